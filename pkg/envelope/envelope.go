@@ -1,0 +1,143 @@
+// Package envelope says what one tool call came to: the envelope of contract §4, the outcome of §5, and the one table
+// of codes of §6, from which the documents and the JSON Schemas are printed. It holds values only: no I/O, no clock.
+package envelope
+
+import "encoding/json"
+
+// Effect says whether a tool changes something.
+type Effect string
+
+const (
+	Read  Effect = "read"
+	Write Effect = "write"
+)
+
+// Category is the class of a failure.
+type Category string
+
+const (
+	Validation    Category = "validation"
+	Authorization Category = "authorization"
+	Conflict      Category = "conflict"
+	Dependency    Category = "dependency"
+	Internal      Category = "internal"
+)
+
+// CommitState says whether the operation took effect.
+type CommitState string
+
+const (
+	NotCommitted CommitState = "not_committed"
+	Committed    CommitState = "committed"
+	Unknown      CommitState = "unknown"
+)
+
+// Directive says whether and when the caller or the runtime may try again.
+type Directive string
+
+const (
+	Never         Directive = "never"
+	AfterDelay    Directive = "after_delay"
+	AfterInputFix Directive = "after_input_fix"
+)
+
+// NextAction is the next step that is allowed.
+type NextAction string
+
+const (
+	CorrectInput    NextAction = "correct_input"
+	WaitAndRetry    NextAction = "wait_and_retry"
+	VerifyOperation NextAction = "verify_operation"
+	RequestApproval NextAction = "request_approval"
+	Escalate        NextAction = "escalate"
+)
+
+// Word is the outcome of a step or a run.
+type Word string
+
+const (
+	OK         Word = "ok"
+	Retryable  Word = "retryable"
+	UnknownNow Word = "unknown"
+	NeedsHuman Word = "needs_human"
+	Fatal      Word = "fatal"
+	Cancelled  Word = "cancelled"
+)
+
+// Terminal reports whether the outcome is final for its step or run (contract §5).
+func (w Word) Terminal() bool { return w != Retryable && w != UnknownNow }
+
+// Retry tells what may be tried again and when.
+type Retry struct {
+	Directive            Directive `json:"directive"`
+	MaxAttemptsRemaining int       `json:"max_attempts_remaining"`
+	NotBefore            Time      `json:"not_before,omitempty"`
+}
+
+// Verification is the proof of a success: when it was established, and the far side's own reference.
+type Verification struct {
+	CheckedAt   Time   `json:"checked_at"`
+	EvidenceRef string `json:"evidence_ref,omitempty"`
+}
+
+// ObjectRef names a large result in the object store AGENTRUN_OBJECTS.
+type ObjectRef struct {
+	Bucket string `json:"bucket"`
+	Object string `json:"object"`
+	Size   int    `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// Envelope is what one tool call came to (contract §4). On success Result is set; on failure Code, Category, Retry and
+// NextAction are.
+type Envelope struct {
+	OK            bool            `json:"ok"`
+	Code          Code            `json:"code,omitempty"`
+	Category      Category        `json:"category,omitempty"`
+	CommitState   CommitState     `json:"commit_state"`
+	Retry         *Retry          `json:"retry,omitempty"`
+	NextAction    NextAction      `json:"next_action,omitempty"`
+	OperationRef  string          `json:"operation_ref,omitempty"`
+	Result        json.RawMessage `json:"result,omitempty"`
+	ResultOmitted bool            `json:"result_omitted,omitempty"`
+	ResultRef     *ObjectRef      `json:"result_ref,omitempty"`
+	Verification  *Verification   `json:"verification,omitempty"`
+	SafeDetails   Details         `json:"safe_details,omitempty"`
+	AgentMessage  string          `json:"agent_message,omitempty"`
+	UserMessage   string          `json:"user_message,omitempty"`
+}
+
+// Details are the safe_details of a failure: keys that the tool's config names and the runtime's own, with string,
+// number (json.Number) and boolean values of at most 256 bytes each.
+type Details map[string]any
+
+// Reply is one call's end, classified by the tool's connector: either OK with a result, or a row of the table of codes.
+// It is a value: how a call ended is data, never a Go error.
+type Reply struct {
+	OK          bool            `json:"ok,omitempty"`
+	Result      json.RawMessage `json:"result,omitempty"`       // on OK: the tool's JSON, or null
+	EvidenceRef string          `json:"evidence_ref,omitempty"` // the far side's reference of a write, if the config names one
+	LookUp      bool            `json:"look_up,omitempty"`      // committed by a rule's word: the result is looked up (contract §6, commit_state: committed)
+	NotSent     bool            `json:"not_sent,omitempty"`     // the request provably never left this process
+	NoReply     bool            `json:"no_reply,omitempty"`     // sent, and nothing that can be read came back
+	Row         Row             `json:"row,omitzero"`           // on failure
+	RetryAfter  int64           `json:"retry_after_ms,omitempty"`
+	Details     Details         `json:"details,omitempty"`
+}
+
+// Answer is what a lookup established.
+type Answer string
+
+const (
+	Found     Answer = "found"
+	Absent    Answer = "absent"
+	Undecided Answer = "undecided" // the lookup failed, or its answer fits neither rule
+)
+
+// Lookup is one lookup's end. Only Found carries a result.
+type Lookup struct {
+	Answer      Answer          `json:"answer"`
+	Result      json.RawMessage `json:"result,omitempty"`
+	EvidenceRef string          `json:"evidence_ref,omitempty"`
+	Invalid     Code            `json:"invalid,omitempty"` // found, but RESULT_INVALID or RESULT_TOO_LARGE
+}
