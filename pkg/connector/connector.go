@@ -1,0 +1,162 @@
+// Package connector is the boundary between the runtime and a tool: what is called, how it is looked up, and how the end
+// of a call is classified. One subpackage per kind of tool speaks to the far side; this package holds what they share.
+package connector
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// Call is one dispatch of a step, or one lookup of it.
+type Call struct {
+	Tenant, RunID, Step string
+	OperationRef        string // never changes for a step
+	IdempotencyKey      string // of this dispatch, or of the dispatch that is looked up
+	Attempt             int
+	Args                json.RawMessage // resolved and validated
+	Traceparent         string
+
+	// Last is called as the last statement before the request leaves the process; an error means that the lease or the
+	// deadline is gone, and the request must not be sent (Reply.NotSent). Nil allows.
+	Last func() error
+}
+
+// Caller calls a tool. One Call is at most one request on the wire: nothing below may send it again. It returns when the
+// end is known or ctx is done; a cut-off call of which anything may have left is NoReply. Safe for concurrent use.
+type Caller interface {
+	Call(ctx context.Context, c *Call) envelope.Reply
+}
+
+// Looker asks the far side what became of an operation. Safe for concurrent use.
+type Looker interface {
+	Lookup(ctx context.Context, c *Call) envelope.Lookup
+}
+
+// Tool is a tool ready for use: its policy, its caller, its lookup (nil if it has none).
+type Tool struct {
+	run.Tool
+	Kind        string // http, nats, mcp, command or go
+	Caller      Caller
+	Looker      Looker
+	Concurrency int // calls at once per executor; 0: no limit
+	Rate        *Rate
+}
+
+// Rate limits how often a tool is called.
+type Rate struct {
+	PerSecond float64
+	Burst     int
+	Scope     string // "" or "executor": per executor; "fleet": shared by all executors
+}
+
+// Spec is one tool of the config file (contract §10), read but not yet compiled. Durations are resolved, defaults filled.
+type Spec struct {
+	Name             string
+	Effect           envelope.Effect
+	Owner            string
+	Kind             KindSpec
+	Timeout          time.Duration
+	InputSchema      any // as decoded from YAML or JSON with json.Number for numbers; nil if absent
+	OutputSchema     any
+	ErrorSchema      any
+	EvidenceRef      string // CEL
+	Errors           []Rule
+	SafeDetails      map[string]string // name -> CEL
+	Response         string            // "" or "envelope"
+	Verify           *VerifySpec
+	IdempotencyKey   string // "operation" or "per_attempt"
+	IdempotentFor    time.Duration
+	Retry            run.Retry
+	Allow            *Allow
+	RequiresApproval bool
+	Concurrency      int
+	Rate             *Rate
+	MaxResultBytes   int
+	PoisonAfter      int
+}
+
+// KindSpec has exactly one field set.
+type KindSpec struct {
+	HTTP    *HTTPSpec
+	NATS    *NATSSpec
+	MCP     *MCPSpec
+	Command *CommandSpec
+}
+
+// HTTPSpec describes an HTTP request.
+type HTTPSpec struct {
+	Method            string
+	URL               string
+	Headers           map[string]string
+	IdempotencyHeader string // "" means Idempotency-Key
+	TLS               *TLSSpec
+	ProxyFromEnv      bool
+	MaxConnsPerHost   int
+}
+
+// TLSSpec has PEM file names.
+type TLSSpec struct {
+	CA, Cert, Key, ServerName string
+}
+
+// NATSSpec is request and reply on a subject.
+type NATSSpec struct{ Subject string }
+
+// MCPSpec names a tool of a server of mcp_servers.
+type MCPSpec struct{ Server, Tool string }
+
+// CommandSpec is a program and its arguments; no shell.
+type CommandSpec struct {
+	Argv []string
+	Env  map[string]string
+}
+
+// MCPServerSpec is one of mcp_servers: URL (streamable HTTP) or Command (stdio).
+type MCPServerSpec struct {
+	URL     string
+	Headers map[string]string
+	Command []string
+	Env     map[string]string
+}
+
+// Rule is one line of errors: first match wins, before the default table.
+type Rule struct {
+	When        string // CEL
+	Code        envelope.Code
+	Category    envelope.Category
+	CommitState envelope.CommitState
+}
+
+// VerifySpec is a tool's lookup.
+type VerifySpec struct {
+	Kind              KindSpec
+	Committed         string // CEL
+	NotCommitted      string // CEL
+	Result            string // CEL
+	EvidenceRef       string // CEL
+	ConsistencyWindow time.Duration
+	HasWindow         bool
+	Timeout           time.Duration
+	MaxAttempts       int
+	Always            bool
+}
+
+// Allow names who may use a tool; an empty list allows everyone on that side.
+type Allow struct {
+	Tenants, Actors []string
+}
+
+// SpecError is what is wrong with a Spec, with the place inside the tool's config, e.g. ["errors", 0, "when"].
+type SpecError struct {
+	Path    []any
+	Line    int // within the value, from 1; 0 if it does not apply (a CEL expression has positions of its own)
+	Column  int
+	Message string
+}
+
+func (e *SpecError) Error() string { return fmt.Sprintf("%v: %s", e.Path, e.Message) }
