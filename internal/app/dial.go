@@ -1,0 +1,37 @@
+package app
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// dialTimeout bounds one attempt to reach a server.
+const dialTimeout = 5 * time.Second
+
+// Dial connects a command, which fails if there is no server; serve waits for one instead. name is shown by the server's
+// monitoring.
+func Dial(c Connection, name string) (*nats.Conn, error) {
+	opts := append(options(c), nats.Name(name), nats.Timeout(dialTimeout), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond))
+	nc, err := nats.Connect(c.NATS, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("cannot reach NATS at %s (--nats): %w", withoutPassword(c.NATS), err)
+	}
+	return nc, nil
+}
+
+// options are the client options that the flags of a connection stand for.
+func options(c Connection) []nats.Option {
+	var opts []nats.Option
+	if c.Creds != "" {
+		opts = append(opts, nats.UserCredentials(c.Creds))
+	}
+	if c.TLSCA != "" {
+		opts = append(opts, nats.RootCAs(c.TLSCA))
+	}
+	if c.TLSCert != "" {
+		opts = append(opts, nats.ClientCert(c.TLSCert, c.TLSKey))
+	}
+	return opts
+}

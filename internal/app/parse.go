@@ -1,0 +1,148 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// Exit codes of the commands (contract §11). Those of submit --wait are beside it.
+const (
+	ExitOK     = 0
+	ExitFailed = 1
+	ExitUsage  = 2
+)
+
+// Usage is bad usage of a command: one line that names the flag. The process ends with ExitUsage, or what the command
+// has instead.
+type Usage struct {
+	Command string // e.g. "executor serve"
+	Err     error
+}
+
+func (u *Usage) Error() string {
+	return fmt.Sprintf("%s: %v (see %s --help)", u.Command, u.Err, u.Command)
+}
+
+func (u *Usage) Unwrap() error { return u.Err }
+
+// errDone is what Parse returns when --help or --version has answered already.
+var errDone = errors.New("nothing is left to do")
+
+// Done reports whether Parse's error means that the command has answered already.
+func Done(err error) bool { return errors.Is(err, errDone) }
+
+type exited int
+
+// Parse fills grammar, a pointer to a struct of commands, from args, then from the environment, then from defaults. The
+// environment variable of --some-flag is AGENTRUN_SOME_FLAG; --nats also has NATS_URL. It returns the command's path,
+// e.g. "serve" or "journal ls". The error is a *Usage, or one that Done knows.
+func Parse(name, about string, grammar any, args []string, getenv func(string) string, stdout, stderr io.Writer) (command string, err error) {
+	parser, err := kong.New(grammar, kong.Name(name), kong.Description(about),
+		kong.Writers(stdout, stderr), kong.Vars{"version": Version(name)},
+		kong.Exit(func(code int) { panic(exited(code)) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+		kong.Resolvers(fromEnvironment(getenv)),
+		kong.PostBuild(func(k *kong.Kong) error { return nameVariables(k.Model.Node) }),
+	)
+	if err != nil {
+		panic(fmt.Sprintf("app: the flags of %s are declared wrongly: %v", name, err))
+	}
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case exited:
+			command, err = "", errDone
+		default:
+			panic(p)
+		}
+	}()
+	ctx, err := parser.Parse(args)
+	if err != nil {
+		command := name
+		var parse *kong.ParseError
+		if errors.As(err, &parse) && parse.Context != nil && parse.Context.Selected() != nil {
+			command += " " + path(parse.Context.Selected())
+			err = errors.Unwrap(parse)
+		}
+		return "", &Usage{Command: command, Err: errors.New(oneLine(err.Error()))}
+	}
+	return path(ctx.Selected()), nil
+}
+
+// path is a command's name without its arguments.
+func path(n *kong.Node) string {
+	if n == nil || n.Type == kong.ApplicationNode {
+		return ""
+	}
+	return strings.TrimSpace(path(n.Parent) + " " + n.Name)
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// Variables are the environment variables of a flag, the first that is set wins.
+func Variables(flag string) []string {
+	switch flag {
+	case "help", "version":
+		return nil
+	case "nats":
+		return []string{"AGENTRUN_NATS", "NATS_URL"}
+	}
+	return []string{"AGENTRUN_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
+}
+
+// fromEnvironment reads variables through getenv, so that tests have an environment of their own. An empty variable is
+// an unset one.
+func fromEnvironment(getenv func(string) string) kong.Resolver {
+	return kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+		for _, name := range Variables(flag.Name) {
+			if v := getenv(name); v != "" {
+				return v, nil
+			}
+		}
+		return nil, nil
+	})
+}
+
+// nameVariables adds each flag's environment variables to its help.
+func nameVariables(n *kong.Node) error {
+	for _, f := range n.Flags {
+		if names := Variables(f.Name); len(names) > 0 {
+			f.Help += " [$" + strings.Join(names, ", $") + "]"
+		}
+	}
+	for _, child := range n.Children {
+		if err := nameVariables(child); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Version is the line that --version prints: the module's version, or the commit it was built from.
+func Version(name string) string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return name + " (unknown version)"
+	}
+	version, commit, dirty := info.Main.Version, "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			commit = s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "+changes"
+		}
+	}
+	if version == "" || version == "(devel)" {
+		version = "devel"
+	}
+	if commit != "" {
+		return fmt.Sprintf("%s %s (%s%s, %s)", name, version, commit, dirty, info.GoVersion)
+	}
+	return fmt.Sprintf("%s %s (%s)", name, version, info.GoVersion)
+}

@@ -1,0 +1,172 @@
+// Package observe shows what the processes do: metrics, logs and the HTTP endpoints (contract §11). One Observer gets
+// every transition; drivers call it through interfaces of their own and know nothing of Prometheus.
+package observe
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+const namespace = "agentrun"
+
+// Observer turns transitions into metrics. Its methods are cheap and safe for concurrent use; no argument may be a run id
+// or free text.
+type Observer struct {
+	registry *prometheus.Registry
+	tools    *names
+	owners   *names
+	codes    *names
+
+	outcomes     *prometheus.CounterVec
+	calls        *prometheus.CounterVec
+	callSeconds  *prometheus.HistogramVec
+	resolved     *prometheus.CounterVec
+	settle       prometheus.Histogram
+	prevented    *prometheus.CounterVec
+	escalations  *prometheus.CounterVec
+	letters      *prometheus.GaugeVec
+	inFlight     prometheus.Gauge
+	commit       prometheus.Histogram
+	refusals     *prometheus.CounterVec
+	auditOverdue prometheus.Gauge
+	auditOK      prometheus.Gauge
+	auditBudget  prometheus.Gauge
+	auditOwner   prometheus.Gauge
+}
+
+// Role says which process the metrics are for: only a reconciler has the audits.
+type Role int
+
+// The two processes.
+const (
+	Executor Role = iota
+	Reconciler
+	Both // the demo: executor and reconciler in one process
+)
+
+// New makes an observer with a registry of its own, and the Go and process metrics beside ours. The tools of the config
+// keep their names as labels whatever names jobs bring.
+func New(role Role, tools ...string) *Observer {
+	o := &Observer{registry: prometheus.NewRegistry(), tools: newNames(tools...), owners: newNames(), codes: newNames()}
+	o.outcomes = counters("outcomes_total", "Outcomes published, by scope (step or run), outcome and reason.", "scope", "outcome", "reason_code")
+	o.calls = counters("tool_calls_total", "Dispatches of tools, retries included; code is ok or the code of the failure.", "tool", "effect", "code")
+	o.callSeconds = prometheus.NewHistogramVec(histogram("tool_call_duration_seconds", "How long a dispatch of a tool took.", slow), []string{"tool"})
+	o.resolved = counters("unknown_resolved_total", "Unknown writes that were settled, by what was established.", "tool", "verdict")
+	o.settle = prometheus.NewHistogram(histogram("unknown_settle_seconds", "Time from a write becoming unknown to its settlement.", slow))
+	o.prevented = counters("duplicate_writes_prevented_total", "Writes that would have been sent a second time but for their record, journal or lookup.", "tool")
+	o.escalations = counters("escalations_total", "Steps and runs handed to a person.", "tool", "reason_code")
+	o.letters = gauges("dead_letters_open", "Dead letters that are open.", "owner", "reason_code")
+	o.inFlight = gauge("runs_in_flight", "Runs that this process works on at this moment.")
+	o.commit = prometheus.NewHistogram(histogram("journal_commit_seconds", "How long a commit of the journal took, its fsync included.", fast))
+	o.refusals = counters("refusals_total", "Jobs, steps and calls that were refused.", "code")
+	o.registry.MustRegister(
+		o.outcomes, o.calls, o.callSeconds, o.resolved, o.settle, o.prevented, o.escalations, o.letters, o.inFlight, o.commit, o.refusals,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	o.auditOverdue = gauge("audit_runs_overdue", "Runs that should have moved on and did not. Zero unless something is broken.")
+	o.auditOK = gauge("audit_ok_without_result", "Runs that ended ok although a write has no result. Zero unless something is broken.")
+	o.auditBudget = gauge("audit_budget_end_without_dead_letter", "Runs that a budget ended and that have no dead letter. Zero unless something is broken.")
+	o.auditOwner = gauge("audit_dead_letters_without_owner", "Dead letters that belong to nobody. Zero unless something is broken.")
+	if role != Executor {
+		o.registry.MustRegister(o.auditOverdue, o.auditOK, o.auditBudget, o.auditOwner)
+	}
+	return o
+}
+
+// Registry is where the metrics are gathered, for /metrics.
+func (o *Observer) Registry() *prometheus.Registry { return o.registry }
+
+// Outcome counts an outcome that was published. reasonCode is "" on ok.
+func (o *Observer) Outcome(scope envelope.Scope, outcome envelope.Word, reasonCode string) {
+	o.outcomes.WithLabelValues(string(scope), string(outcome), o.codes.label(reasonCode)).Inc()
+}
+
+// ToolCall counts one dispatch and how long it took. code is "" on success.
+func (o *Observer) ToolCall(tool string, effect envelope.Effect, code envelope.Code, took time.Duration) {
+	word := "ok"
+	if code != "" {
+		word = o.codes.label(string(code))
+	}
+	tool = o.tools.label(tool)
+	o.calls.WithLabelValues(tool, string(effect), word).Inc()
+	o.callSeconds.WithLabelValues(tool).Observe(took.Seconds())
+}
+
+// UnknownResolved counts an unknown write that was settled: verdict is one of a few fixed words (committed, absent,
+// disputed, unavailable).
+func (o *Observer) UnknownResolved(tool, verdict string) {
+	o.resolved.WithLabelValues(o.tools.label(tool), verdict).Inc()
+}
+
+// SettleTime is how long a write was unknown before it was settled.
+func (o *Observer) SettleTime(took time.Duration) { o.settle.Observe(took.Seconds()) }
+
+// DuplicatePrevented counts a write that was not sent again because it was known to have been sent.
+func (o *Observer) DuplicatePrevented(tool string) {
+	o.prevented.WithLabelValues(o.tools.label(tool)).Inc()
+}
+
+// Escalation counts what was handed to a person. tool is "" where no tool is to blame.
+func (o *Observer) Escalation(tool, reasonCode string) {
+	o.escalations.WithLabelValues(o.tools.label(tool), o.codes.label(reasonCode)).Inc()
+}
+
+// LettersOpen changes the number of open dead letters of this owner and reason by change, which may be negative.
+func (o *Observer) LettersOpen(owner, reasonCode string, change int) {
+	o.letters.WithLabelValues(o.owners.label(owner), o.codes.label(reasonCode)).Add(float64(change))
+}
+
+// ForgetLetters sets all open dead letters back to none, before they are counted anew.
+func (o *Observer) ForgetLetters() { o.letters.Reset() }
+
+// RunsInFlight changes the number of runs that this process works on by change.
+func (o *Observer) RunsInFlight(change int) { o.inFlight.Add(float64(change)) }
+
+// JournalCommit is how long one commit of the journal took.
+func (o *Observer) JournalCommit(took time.Duration) { o.commit.Observe(took.Seconds()) }
+
+// Refusal counts a job, a step or an operator call that was refused.
+func (o *Observer) Refusal(code string) { o.refusals.WithLabelValues(o.codes.label(code)).Inc() }
+
+// Audit is what the reconciler's audits found: all zero unless something is broken.
+type Audit struct {
+	RunsOverdue, OKWithoutResult, BudgetEndWithoutDeadLetter, DeadLettersWithoutOwner int
+}
+
+// Audited shows the latest audit.
+func (o *Observer) Audited(a Audit) {
+	o.auditOverdue.Set(float64(a.RunsOverdue))
+	o.auditOK.Set(float64(a.OKWithoutResult))
+	o.auditBudget.Set(float64(a.BudgetEndWithoutDeadLetter))
+	o.auditOwner.Set(float64(a.DeadLettersWithoutOwner))
+}
+
+// Classic buckets in seconds: fast is for one fsync, slow for calls and settlements.
+var (
+	fast = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5}
+	slow = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}
+)
+
+// histogram has native buckets for servers that scrape them and classic ones for those that do not.
+func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{
+		Namespace: namespace, Name: name, Help: help, Buckets: buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+	}
+}
+
+func counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+}
+
+func gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, labels)
+}
+
+func gauge(name, help string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
+}
