@@ -46,23 +46,34 @@ const maxNesting = 10_000
 // object's end, so that no object costs quadratic time.
 const fewKeys = 16
 
+// key is where a key's text lies: in the data, or unescaped in checker.names. It holds no pointer, so that the keys of
+// an ordinary document stay on the stack.
 type key struct {
-	name []byte // unescaped
-	at   int
+	from, to  int
+	unescaped bool
+	at        int // of its quote in the data
+}
+
+func (k key) text(data, names []byte) []byte {
+	if k.unescaped {
+		return names[k.from:k.to]
+	}
+	return data[k.from:k.to]
 }
 
 type checker struct {
 	data     []byte
 	i        int // after a fault: the offset of the fault
 	maxDepth int
-	keys     []key // of all open objects, the innermost last
+	keys     []key  // of all open objects, the innermost last
+	names    []byte // the unescaped text of keys that have escapes
 }
 
 // CheckJSON reads the data once and refuses all that two JSON readers might understand differently, or that is outside
 // the bounds. It accepts exactly one RFC 8259 value with optional white space around it, in UTF-8, without a byte order
 // mark, without duplicate keys (compared after unescaping) and without lone surrogates. Numbers pass as written,
 // whatever their size; \u0000 passes as data. The error is a *JSONError. No memory is allocated unless a key is escaped,
-// more than 48 keys are open at once, or the data is refused.
+// an object has more than 16 keys, or the data is refused.
 func CheckJSON(data []byte, b Bounds) error {
 	var room [48]key
 	c := checker{data: data, maxDepth: b.MaxDepth, keys: room[:0]}
@@ -200,46 +211,57 @@ func (c *checker) key(base int) JSONFault {
 	if f != "" {
 		return f
 	}
-	name := c.data[start+1 : c.i-1]
+	k := key{from: start + 1, to: c.i - 1, at: start}
 	if escaped {
-		name = appendUnescaped(nil, name)
+		k.from, k.unescaped = len(c.names), true
+		c.names = append(c.names, appendUnescaped(nil, c.data[start+1:c.i-1])...)
+		k.to = len(c.names)
 	}
 	if len(c.keys)-base < fewKeys {
-		for k := base; k < len(c.keys); k++ {
-			if bytes.Equal(c.keys[k].name, name) {
+		name := k.text(c.data, c.names)
+		for _, other := range c.keys[base:] {
+			if bytes.Equal(other.text(c.data, c.names), name) {
 				c.i = start
 				return FaultDuplicateKey
 			}
 		}
 	}
-	c.keys = append(c.keys, key{name: name, at: start})
+	c.keys = append(c.keys, k)
 	return ""
 }
 
 // closeKeys forgets the keys of an object that ends, after comparing those that were too many to compare on the way.
 func (c *checker) closeKeys(base int) JSONFault {
-	own := c.keys[base:]
-	c.keys = c.keys[:base]
-	if len(own) <= fewKeys {
+	if len(c.keys)-base <= fewKeys {
+		c.keys = c.keys[:base]
 		return ""
 	}
-	slices.SortFunc(own, func(a, b key) int {
-		if d := bytes.Compare(a.name, b.name); d != 0 {
+	own := make([]key, len(c.keys)-base)
+	copy(own, c.keys[base:])
+	c.keys = c.keys[:base]
+	if at := firstDuplicate(own, c.data, c.names); at >= 0 {
+		c.i = at
+		return FaultDuplicateKey
+	}
+	return ""
+}
+
+// firstDuplicate finds the first key that repeats an earlier one, or -1. It sorts the keys.
+func firstDuplicate(keys []key, data, names []byte) int {
+	slices.SortFunc(keys, func(a, b key) int {
+		if d := bytes.Compare(a.text(data, names), b.text(data, names)); d != 0 {
 			return d
 		}
 		return a.at - b.at
 	})
 	first := -1
-	for k := 1; k < len(own); k++ {
-		if bytes.Equal(own[k-1].name, own[k].name) && (first < 0 || own[k].at < first) {
-			first = own[k].at
+	for k := 1; k < len(keys); k++ {
+		same := bytes.Equal(keys[k-1].text(data, names), keys[k].text(data, names))
+		if same && (first < 0 || keys[k].at < first) {
+			first = keys[k].at
 		}
 	}
-	if first >= 0 {
-		c.i = first
-		return FaultDuplicateKey
-	}
-	return ""
+	return first
 }
 
 func (c *checker) at(b byte) bool { return c.i < len(c.data) && c.data[c.i] == b }
