@@ -65,18 +65,22 @@ type checker struct {
 	data     []byte
 	i        int // after a fault: the offset of the fault
 	maxDepth int
-	keys     []key  // of all open objects, the innermost last
 	names    []byte // the unescaped text of keys that have escapes
+
+	// The n keys of all open objects, the innermost last: the first ones in few, which stays on the stack, and those for
+	// which it has no room in many.
+	n    int
+	few  [48]key
+	many []key
 }
 
 // CheckJSON reads the data once and refuses all that two JSON readers might understand differently, or that is outside
 // the bounds. It accepts exactly one RFC 8259 value with optional white space around it, in UTF-8, without a byte order
 // mark, without duplicate keys (compared after unescaping) and without lone surrogates. Numbers pass as written,
 // whatever their size; \u0000 passes as data. The error is a *JSONError. No memory is allocated unless a key is escaped,
-// an object has more than 16 keys, or the data is refused.
+// an object has more than 16 keys, more than 48 keys are open at once, or the data is refused.
 func CheckJSON(data []byte, b Bounds) error {
-	var room [48]key
-	c := checker{data: data, maxDepth: b.MaxDepth, keys: room[:0]}
+	c := checker{data: data, maxDepth: b.MaxDepth}
 	if c.maxDepth <= 0 || c.maxDepth > maxNesting {
 		c.maxDepth = maxNesting
 	}
@@ -171,7 +175,7 @@ func (c *checker) object(depth int) JSONFault {
 		c.i++
 		return ""
 	}
-	base := len(c.keys)
+	base := c.n
 	for {
 		if c.i >= len(c.data) {
 			return FaultEnd
@@ -217,28 +221,42 @@ func (c *checker) key(base int) JSONFault {
 		c.names = append(c.names, appendUnescaped(nil, c.data[start+1:c.i-1])...)
 		k.to = len(c.names)
 	}
-	if len(c.keys)-base < fewKeys {
+	if c.n-base < fewKeys {
 		name := k.text(c.data, c.names)
-		for _, other := range c.keys[base:] {
-			if bytes.Equal(other.text(c.data, c.names), name) {
+		for i := base; i < c.n; i++ {
+			if bytes.Equal(c.keyAt(i).text(c.data, c.names), name) {
 				c.i = start
 				return FaultDuplicateKey
 			}
 		}
 	}
-	c.keys = append(c.keys, k)
+	if c.n < len(c.few) {
+		c.few[c.n] = k
+	} else {
+		c.many = append(c.many[:c.n-len(c.few)], k)
+	}
+	c.n++
 	return ""
+}
+
+func (c *checker) keyAt(i int) key {
+	if i < len(c.few) {
+		return c.few[i]
+	}
+	return c.many[i-len(c.few)]
 }
 
 // closeKeys forgets the keys of an object that ends, after comparing those that were too many to compare on the way.
 func (c *checker) closeKeys(base int) JSONFault {
-	if len(c.keys)-base <= fewKeys {
-		c.keys = c.keys[:base]
+	n := c.n
+	c.n = base
+	if n-base <= fewKeys {
 		return ""
 	}
-	own := make([]key, len(c.keys)-base)
-	copy(own, c.keys[base:])
-	c.keys = c.keys[:base]
+	own := make([]key, 0, n-base)
+	for i := base; i < n; i++ {
+		own = append(own, c.keyAt(i))
+	}
 	if at := firstDuplicate(own, c.data, c.names); at >= 0 {
 		c.i = at
 		return FaultDuplicateKey
