@@ -1,0 +1,70 @@
+package config
+
+import (
+	"regexp"
+	"sort"
+	"strings"
+)
+
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// expand replaces ${NAME} by the variable of the environment and $${ by ${. It works on scalars that have been read, so
+// no value can add a key, end a string or change a type. What it takes in is remembered for redaction.
+func (d *decoder) expand(n *node, path string) (string, bool) {
+	s, ok := n.text, true
+	if n.kind != scalarNode || !strings.Contains(s, "${") {
+		return s, true
+	}
+	n.substituted = nil
+	var b strings.Builder
+	for s != "" {
+		i := strings.Index(s, "${")
+		if i < 0 {
+			break
+		}
+		if i > 0 && s[i-1] == '$' {
+			b.WriteString(s[:i-1])
+			b.WriteString("${")
+			s = s[i+2:]
+			continue
+		}
+		b.WriteString(s[:i])
+		name, rest, closed := strings.Cut(s[i+2:], "}")
+		if !closed || !variableName.MatchString(name) {
+			d.fail(n, "%s: ${ must be followed by the name of an environment variable and }: write $${ for a literal ${", path)
+			return "", false
+		}
+		value, set := d.env(name)
+		switch {
+		case !set:
+			d.fail(n, "%s: the environment variable %s is not set: set it, or write $${ for a literal ${", path, name)
+			ok = false
+		case value == "":
+			d.warn(n.place, "%s: the environment variable %s is set but empty", path, name)
+		default:
+			n.substituted = append(n.substituted, value)
+			if len(value) >= secretBytesMin {
+				d.secrets[value] = true
+			}
+		}
+		b.WriteString(value)
+		s = rest
+	}
+	b.WriteString(s)
+	return b.String(), ok
+}
+
+// longestFirst lists the values to redact.
+func longestFirst(set map[string]bool) []string {
+	var out []string
+	for s := range set {
+		out = append(out, s)
+	}
+	sort.Slice(out, func(i, j int) bool {
+		if len(out[i]) != len(out[j]) {
+			return len(out[i]) > len(out[j])
+		}
+		return out[i] < out[j]
+	})
+	return out
+}

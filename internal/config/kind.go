@@ -1,0 +1,242 @@
+package config
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/agentrun/executor/pkg/connector"
+)
+
+var kinds = []string{"http", "nats", "mcp", "command"}
+
+// kind reads the one connector of a tool or a verify. reads says which method an http without one has.
+func (d *decoder) kind(o *object, f *File, reads bool) connector.KindSpec {
+	var given []*pair
+	for _, k := range kinds {
+		if p := o.n.pair(k); p != nil {
+			given = append(given, p)
+		}
+	}
+	if len(given) == 0 && !slices.ContainsFunc(kinds, o.has) {
+		d.failAt(o.at, "%s needs a connector: give one of http, nats, mcp and command", o.path)
+	}
+	if len(given) > 1 {
+		slices.SortFunc(given, func(a, b *pair) int { return o.n.index[a.key] - o.n.index[b.key] })
+		d.failAt(given[1].place, "%s has both %s and %s: keep one connector", o.path, given[0].key, given[1].key)
+	}
+	var s connector.KindSpec
+	for _, p := range given {
+		if o.get(p.key) == nil {
+			continue
+		}
+		switch path := o.sub(p.key); p.key {
+		case "http":
+			s.HTTP = d.http(p, path, reads)
+		case "nats":
+			s.NATS = d.nats(p, path)
+		case "mcp":
+			s.MCP = d.mcp(p, path, f)
+		case "command":
+			if c := d.object(p, path, "argv", "env"); c != nil {
+				c.require("argv", "the program and its arguments, as a list")
+				s.Command = &connector.CommandSpec{Argv: c.argv("argv"), Env: c.environment("env")}
+			}
+		}
+	}
+	return s
+}
+
+func (d *decoder) http(p *pair, path string, reads bool) *connector.HTTPSpec {
+	o := d.object(p, path, "method", "url", "headers", "idempotency_header", "tls", "proxy_from_env", "max_conns_per_host")
+	if o == nil {
+		return nil
+	}
+	o.require("url", "where the tool is")
+	method := "POST"
+	if reads {
+		method = "GET"
+	}
+	h := &connector.HTTPSpec{
+		Method:            o.choice("method", method, "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"),
+		Headers:           o.headers("headers"),
+		IdempotencyHeader: o.text("idempotency_header", defaultIdempotencyHeader),
+		ProxyFromEnv:      o.boolean("proxy_from_env", false),
+		MaxConnsPerHost:   int(o.whole("max_conns_per_host", 0, 1, 65535)),
+	}
+	if q := o.n.pair("idempotency_header"); q != nil && h.IdempotencyHeader != "" && !headerName.MatchString(h.IdempotencyHeader) {
+		d.fail(q.value, "%s.idempotency_header is no name for a header: use letters, digits and -", path)
+	}
+	if q := o.n.pair("headers"); q != nil {
+		for _, e := range q.value.pairs {
+			if strings.EqualFold(e.key, h.IdempotencyHeader) {
+				d.failAt(e.place, "%s.headers.%s is set by the runtime: remove it, or name another idempotency_header", path, printable(e.key))
+			}
+		}
+	}
+	secure := d.httpURL(o, h)
+	h.TLS = d.tls(o, secure)
+	return h
+}
+
+var (
+	placeholder = regexp.MustCompile(`\{([^{}]*)\}`)
+	headerName  = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+)
+
+// httpURL checks a URL with {name} placeholders and reports whether it may use TLS.
+func (d *decoder) httpURL(o *object, h *connector.HTTPSpec) bool {
+	p := o.get("url")
+	if h.URL = o.text("url", ""); p == nil || h.URL == "" {
+		return true
+	}
+	n, path := p.value, o.sub("url")
+	for _, m := range placeholder.FindAllStringSubmatch(h.URL, -1) {
+		if m[1] == "" {
+			d.fail(n, "%s has an empty placeholder {}: name an argument, operation_ref or idempotency_key", path)
+			return true
+		}
+	}
+	plain := placeholder.ReplaceAllString(h.URL, "x")
+	if strings.ContainsAny(plain, "{}") {
+		d.fail(n, "%s has a { or } without its other half: a placeholder is {name}", path)
+		return true
+	}
+	_, authority, _ := strings.Cut(h.URL, "://")
+	if i := strings.IndexAny(authority, "/?#"); i >= 0 {
+		authority = authority[:i]
+	}
+	if strings.Contains(authority, "{") {
+		d.fail(n, "%s: a placeholder cannot stand in the host: the caller would choose who gets the request and its credentials; use ${NAME}, or one tool per host", path)
+		return true
+	}
+	u := d.checkURL(n, path, plain)
+	return u == nil || u.Scheme == "https"
+}
+
+func (d *decoder) tls(in *object, secure bool) *connector.TLSSpec {
+	p := in.get("tls")
+	if p == nil {
+		return nil
+	}
+	o := d.object(p, in.sub("tls"), "ca", "cert", "key", "server_name")
+	if o == nil {
+		return nil
+	}
+	if !secure {
+		d.failAt(p.place, "%s has no effect on http://: use https:// or remove tls", o.path)
+	}
+	if o.has("cert") != o.has("key") {
+		d.failAt(p.place, "%s needs cert and key together: a client certificate is both files", o.path)
+	}
+	return &connector.TLSSpec{
+		CA: o.text("ca", ""), Cert: o.text("cert", ""), Key: o.text("key", ""), ServerName: o.text("server_name", ""),
+	}
+}
+
+// streams are the subjects that the runtime's streams and hints live on: a request there is stored, not answered.
+var streams = []string{"jobs", "results", "runs", "wakes", "deadletters", "alerts", "hint"}
+
+func (d *decoder) nats(p *pair, path string) *connector.NATSSpec {
+	o := d.object(p, path, "subject")
+	if o == nil {
+		return nil
+	}
+	o.require("subject", "where the request goes")
+	s := o.text("subject", "")
+	if q := o.get("subject"); q != nil && s != "" {
+		if problem := subjectProblem(s); problem != "" {
+			d.fail(q.value, "%s.subject %s", path, problem)
+		}
+	}
+	return &connector.NATSSpec{Subject: s}
+}
+
+func subjectProblem(s string) string {
+	tokens := strings.Split(s, ".")
+	switch {
+	case len(s) > 255:
+		return "is longer than 255 bytes"
+	case strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f && r < 0xa0 }):
+		return "has a space or a control character: use letters, digits, - and _, separated by ."
+	case strings.ContainsAny(s, "*>"):
+		return "has a wildcard: a request goes to one subject"
+	case strings.ContainsAny(s, "{}"):
+		return "has a placeholder: a request goes to one subject, the args travel in the message"
+	case slices.Contains(tokens, ""):
+		return "has an empty part: remove the . too many"
+	case strings.HasPrefix(s, "$"):
+		return "begins with $, which is the NATS server's own: name a service's subject"
+	case tokens[0] == "agentrun" && len(tokens) > 1 && slices.Contains(streams, tokens[1]):
+		return "is one of the runtime's own: name a service's subject"
+	}
+	return ""
+}
+
+func (d *decoder) mcp(p *pair, path string, f *File) *connector.MCPSpec {
+	o := d.object(p, path, "server", "tool")
+	if o == nil {
+		return nil
+	}
+	o.require("server", "one of mcp_servers")
+	o.require("tool", "the tool's name on that server")
+	m := &connector.MCPSpec{Server: o.text("server", ""), Tool: o.text("tool", "")}
+	if q := o.get("server"); q != nil && m.Server != "" {
+		if _, ok := f.MCPServers[m.Server]; !ok {
+			d.fail(q.value, "%s.server: mcp_servers has no %s: define it there, or correct the name", path, quote(q.value.text))
+		}
+	}
+	return m
+}
+
+// headers reads HTTP headers. Values are secrets as often as not, so no message shows one.
+func (o *object) headers(key string) map[string]string {
+	first := map[string]string{}
+	return o.textMap(key, "header names to text", func(p *pair, path, s string) {
+		lower := strings.ToLower(p.key)
+		switch {
+		case !headerName.MatchString(p.key):
+			o.d.failAt(p.place, "%s is no name for a header: use letters, digits and -", path)
+		case first[lower] != "":
+			o.d.failAt(p.place, "%s is the same header as %s: keep one", path, first[lower])
+		case slices.Contains([]string{"agentrun-operation-ref", "content-length", "transfer-encoding", "connection", "host", "traceparent"}, lower):
+			o.d.failAt(p.place, "%s is set by the runtime: remove it", path)
+		case strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
+			o.d.fail(p.value, "%s has a line break or control character in its value%s: remove it", path, fromEnvironment(p.value))
+		}
+		first[lower] = printable(p.key)
+	})
+}
+
+func fromEnvironment(n *node) string {
+	if len(n.substituted) > 0 {
+		return ", which is partly from the environment"
+	}
+	return ""
+}
+
+func (o *object) argv(key string) []string {
+	first := true
+	return o.texts(key, func(n *node, path, s string) {
+		switch {
+		case first && s == "":
+			o.d.fail(n, "%s must name a program", path)
+		case strings.ContainsRune(s, 0):
+			o.d.fail(n, "%s holds a NUL byte%s: remove it", path, fromEnvironment(n))
+		}
+		first = false
+	})
+}
+
+func (o *object) environment(key string) map[string]string {
+	return o.textMap(key, "variable names to text", func(p *pair, path, s string) {
+		switch {
+		case !variableName.MatchString(p.key):
+			o.d.failAt(p.place, "%s is no name for a variable: use letters, digits and _, the first no digit", path)
+		case strings.HasPrefix(p.key, "AGENTRUN_"):
+			o.d.failAt(p.place, "%s is set by the runtime: use another name", path)
+		case strings.ContainsRune(s, 0):
+			o.d.fail(p.value, "%s holds a NUL byte%s: remove it", path, fromEnvironment(p.value))
+		}
+	})
+}

@@ -1,0 +1,156 @@
+package config
+
+import (
+	"encoding/json"
+	"math/big"
+	"regexp"
+	"strings"
+)
+
+type nodeKind int
+
+const (
+	scalarNode nodeKind = iota
+	mappingNode
+	sequenceNode
+)
+
+func (n *node) describe() string {
+	switch {
+	case n.kind == mappingNode:
+		return "a mapping"
+	case n.kind == sequenceNode:
+		return "a list"
+	}
+	switch n.resolve() {
+	case nullScalar:
+		return "empty"
+	case boolScalar:
+		return "true or false"
+	case numberScalar, noNumberScalar:
+		return "a number"
+	}
+	return "text"
+}
+
+type scalarStyle int
+
+const (
+	plainStyle scalarStyle = iota
+	singleQuoted
+	doubleQuoted
+	literalBlock
+	foldedBlock
+)
+
+// place is a position in the file, line and column from 1, columns in characters.
+type place struct{ line, col int }
+
+// node is one value of the file, whether it was written as YAML or as JSON.
+type node struct {
+	kind nodeKind
+	place
+	broken bool // refused already: whoever reads it takes the default and says nothing more
+
+	style scalarStyle
+	text  string // of a scalar: unquoted, with ${NAME} as written
+	// substituted are the values of the environment that stand in the scalar's place, set when it is expanded. They tell
+	// what a message about this value must not show, and that columns inside it mean nothing.
+	substituted []string
+
+	pairs []pair
+	index map[string]int // of pairs, by key
+	items []*node
+}
+
+// pair is one entry of a mapping.
+type pair struct {
+	key   string
+	place // of the key
+	value *node
+}
+
+func (n *node) pair(key string) *pair {
+	if i, ok := n.index[key]; ok {
+		return &n.pairs[i]
+	}
+	return nil
+}
+
+// add puts a pair into a mapping, or reports that its key is there already.
+func (d *decoder) add(to *node, p pair) {
+	if first := to.pair(p.key); first != nil {
+		d.failAt(p.place, "duplicate key %s: it is already given on line %d, keep one", quote(p.key), first.line)
+		return
+	}
+	if to.index == nil {
+		to.index = map[string]int{}
+	}
+	to.index[p.key] = len(to.pairs)
+	to.pairs = append(to.pairs, p)
+}
+
+type scalarType int
+
+const (
+	stringScalar scalarType = iota
+	nullScalar
+	boolScalar
+	numberScalar
+	// noNumberScalar is what looks like a number and is not one everywhere: 017 is 15 to YAML 1.1 and 17 to YAML 1.2,
+	// 1_000 is a number or text, .inf has no JSON. Guessing would be a surprise, so it is refused where a number can be.
+	noNumberScalar
+)
+
+var (
+	coreDecimal  = regexp.MustCompile(`^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`)
+	coreRadix    = regexp.MustCompile(`^0(o[0-7]+|x[0-9a-fA-F]+)$`)
+	leadingZero  = regexp.MustCompile(`^[-+]?0[0-9]`)
+	numberLike   = regexp.MustCompile(`^[-+]?(0b[01_]+|0[xX][0-9a-fA-F_]+|0o[0-7_]+|[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9_]+)?|\.(inf|Inf|INF)|[0-9][0-9_]*(:[0-5]?[0-9])+)$`)
+	notANumber   = regexp.MustCompile(`^\.(nan|NaN|NAN)$`)
+	plainInteger = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
+)
+
+// resolve reads a scalar by the core schema of YAML 1.2, where yes, no, on, off and dates are text.
+func (n *node) resolve() scalarType {
+	if n.style != plainStyle {
+		return stringScalar
+	}
+	switch n.text {
+	case "", "~", "null", "Null", "NULL":
+		return nullScalar
+	case "true", "True", "TRUE", "false", "False", "FALSE":
+		return boolScalar
+	}
+	switch {
+	case coreDecimal.MatchString(n.text) && !leadingZero.MatchString(n.text), coreRadix.MatchString(n.text):
+		return numberScalar
+	case numberLike.MatchString(n.text), notANumber.MatchString(n.text):
+		return noNumberScalar
+	}
+	return stringScalar
+}
+
+func (n *node) isTrue() bool { return strings.EqualFold(n.text, "true") }
+
+// jsonNumber is the number as JSON writes it, every digit kept. It is for numberScalar only.
+func jsonNumber(text string) json.Number {
+	if coreRadix.MatchString(text) {
+		i, _ := new(big.Int).SetString(text, 0)
+		return json.Number(i.String())
+	}
+	text = strings.TrimPrefix(text, "+")
+	mantissa, exponent := text, ""
+	if i := strings.IndexAny(text, "eE"); i >= 0 {
+		mantissa, exponent = text[:i], text[i:]
+	}
+	if s, ok := strings.CutPrefix(mantissa, "-."); ok {
+		mantissa = "-0." + s
+	} else if strings.HasPrefix(mantissa, ".") {
+		mantissa = "0" + mantissa
+	}
+	if strings.HasSuffix(mantissa, ".") {
+		mantissa += "0"
+	}
+	return json.Number(mantissa + exponent)
+}

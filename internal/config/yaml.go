@@ -1,0 +1,263 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// document is the file's text and what was read from it.
+type document struct {
+	name  string
+	lines []string // without line ends
+	root  *node
+}
+
+// sourceAt returns the rest of a line from a column on, "" if there is no such place.
+func (doc *document) sourceAt(line, col int) string {
+	if line < 1 || line > len(doc.lines) {
+		return ""
+	}
+	s := doc.lines[line-1]
+	for ; col > 1 && s != ""; col-- {
+		_, size := utf8.DecodeRuneInString(s)
+		s = s[size:]
+	}
+	return s
+}
+
+// yamlReader turns the parser's tree into nodes, refusing what this file has no use for.
+type yamlReader struct {
+	d *decoder
+}
+
+// readYAML returns the root, or nil with an error recorded.
+func (d *decoder) readYAML(text string) *node {
+	file, ok := d.parseYAML(text)
+	if !ok {
+		return nil
+	}
+	var body ast.Node
+	for i, doc := range file.Docs {
+		switch b := doc.Body.(type) {
+		case nil:
+			// An empty document: only the marks that begin and end it.
+		case *ast.DirectiveNode:
+			d.failAt(pos(b.GetToken()), "YAML directives are not supported: remove the line")
+			return nil
+		default:
+			if body != nil {
+				at := pos(b.GetToken())
+				if start := file.Docs[i].Start; start != nil {
+					at = pos(start)
+				}
+				d.failAt(at, "a second YAML document starts here: the config is one document, put everything under one set of keys")
+				return nil
+			}
+			body = b
+		}
+	}
+	if body == nil {
+		d.failAt(place{1, 1}, emptyFile)
+		return nil
+	}
+	y := &yamlReader{d: d}
+	return y.value(body, 0)
+}
+
+// parseYAML runs the YAML parser. A panic inside it is a defect of the library on a strange file, and the person who
+// wrote the file is better served by a sentence than by a stack.
+func (d *decoder) parseYAML(text string) (file *ast.File, ok bool) {
+	defer func() {
+		if recover() != nil {
+			d.failAt(place{1, 1}, "the file cannot be read as YAML: check quotes, brackets and indentation")
+			file, ok = nil, false
+		}
+	}()
+	tokens := lexer.Tokenize(text)
+	if at, deep := tooDeep(tokens); deep {
+		d.failAt(at, "nested deeper than %d levels: make it flatter", depthMax)
+		return nil, false
+	}
+	// Duplicate keys are looked for in the tree, so that all of them are reported.
+	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		d.syntaxError(err)
+		return nil, false
+	}
+	return file, true
+}
+
+// tooDeep guards the parser, which recurses: brackets that are open, and marks on one line that each open a level.
+func tooDeep(tokens token.Tokens) (place, bool) {
+	open, line, marks := 0, 0, 0
+	for _, t := range tokens {
+		if t.Position == nil {
+			continue
+		}
+		if t.Position.Line != line {
+			line, marks = t.Position.Line, 0
+		}
+		switch t.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			open++
+		case token.MappingEndType, token.SequenceEndType:
+			open = max(open-1, 0)
+		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType, token.AliasType:
+			marks++
+		}
+		if open > depthMax || marks > depthMax {
+			return pos(t), true
+		}
+	}
+	return place{}, false
+}
+
+func (d *decoder) syntaxError(err error) {
+	at, message := place{1, 1}, "cannot be read as YAML"
+	if e, ok := errors.AsType[yaml.Error](err); ok {
+		if t := e.GetToken(); t != nil {
+			at = pos(t)
+		}
+		message = e.GetMessage()
+	}
+	for _, line := range []int{at.line, at.line + 1} {
+		s := d.doc.sourceAt(line, 1)
+		indent := s[:len(s)-len(strings.TrimLeft(s, " \t"))]
+		if i := strings.IndexByte(indent, '\t'); i >= 0 {
+			d.failAt(place{line, i + 1}, "a tab cannot indent YAML: use spaces")
+			return
+		}
+	}
+	d.failAt(at, "not valid YAML: %s", printable(message))
+}
+
+func pos(t *token.Token) place {
+	if t == nil || t.Position == nil || t.Position.Line < 1 {
+		return place{1, 1}
+	}
+	return place{t.Position.Line, max(t.Position.Column, 1)}
+}
+
+// value converts a node. It never returns nil; what is refused becomes an empty scalar at its place, so that reading can
+// go on and find further errors.
+func (y *yamlReader) value(n ast.Node, depth int) *node {
+	if n == nil {
+		return &node{place: place{1, 1}, broken: true}
+	}
+	at := pos(n.GetToken())
+	out := &node{place: at}
+	if depth > depthMax {
+		y.d.failAt(at, "nested deeper than %d levels: make it flatter", depthMax)
+		out.broken = true
+		return out
+	}
+	switch v := n.(type) {
+	case *ast.MappingNode:
+		y.mapping(out, v.Values, v.IsFlowStyle, depth)
+	case *ast.MappingValueNode:
+		y.mapping(out, []*ast.MappingValueNode{v}, v.IsFlowStyle, depth)
+	case *ast.SequenceNode:
+		out.kind = sequenceNode
+		for _, item := range v.Values {
+			out.items = append(out.items, y.value(item, depth+1))
+		}
+	case *ast.LiteralNode:
+		out.style = literalBlock
+		if v.Start != nil && v.Start.Type == token.FoldedType {
+			out.style = foldedBlock
+		}
+		if v.Value != nil {
+			out.text = v.Value.Value
+		}
+	case *ast.NullNode:
+		out.text = "null"
+	case *ast.StringNode:
+		out.text = v.Value
+		switch v.Token.Type {
+		case token.SingleQuoteType:
+			out.style = singleQuoted
+		case token.DoubleQuoteType:
+			out.style = doubleQuoted
+		}
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		out.text = n.GetToken().Value
+	case *ast.AnchorNode, *ast.AliasNode:
+		y.d.failAt(at, "YAML anchors and aliases are not supported: write the value out where it is used")
+		out.broken = true
+	case *ast.TagNode:
+		y.d.failAt(at, "YAML tags are not supported: remove %s, and quote the value if it is text", printable(n.GetToken().Value))
+		out.broken = true
+	default:
+		y.d.failAt(at, "unexpected YAML: write a mapping, a list, text, a number, true or false")
+		out.broken = true
+	}
+	return out
+}
+
+func (y *yamlReader) mapping(out *node, values []*ast.MappingValueNode, flow bool, depth int) {
+	out.kind = mappingNode
+	for i, v := range values {
+		key, at, ok := y.key(v.Key)
+		if i == 0 && !flow {
+			// The parser gives a block mapping the place of its first colon.
+			out.place = at
+		}
+		if !ok {
+			continue
+		}
+		y.d.add(out, pair{key: key, place: at, value: y.value(v.Value, depth+1)})
+	}
+}
+
+func (y *yamlReader) key(k ast.MapKeyNode) (string, place, bool) {
+	if k == nil {
+		return "", place{1, 1}, false
+	}
+	at := pos(k.GetToken())
+	switch v := k.(type) {
+	case *ast.StringNode:
+		return v.Value, at, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode, *ast.NullNode:
+		return k.GetToken().Value, at, true
+	case *ast.MappingKeyNode:
+		if inner, ok := v.Value.(ast.MapKeyNode); ok {
+			return y.key(inner)
+		}
+	case *ast.MergeKeyNode:
+		y.d.failAt(at, "the merge key << is not supported: write the keys out")
+		return "", at, false
+	}
+	y.d.failAt(at, "a key must be plain or quoted text")
+	return "", at, false
+}
+
+// printable shortens a text of the file and makes it safe for a terminal.
+func printable(s string) string {
+	s = strings.ToValidUTF8(s, "?")
+	const most = 80
+	if utf8.RuneCountInString(s) > most {
+		s = string([]rune(s)[:most]) + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+func quote(s string) string {
+	const most = 80
+	if utf8.RuneCountInString(s) > most {
+		s = string([]rune(s)[:most]) + "…"
+	}
+	return fmt.Sprintf("%q", s)
+}
