@@ -1,0 +1,126 @@
+package envelope
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+)
+
+// Canonical writes the one form in which equal args have equal bytes (contract §9, approve): keys sorted by the bytes of
+// their UTF-8, numbers as written, no white space, and in strings only what must be escaped is (the quote, the backslash
+// and control characters, with the short forms where JSON has them, else \u00xx in lower case). Data that CheckJSON
+// refuses gives nil.
+func Canonical(data []byte) []byte {
+	if CheckJSON(data, Bounds{}) != nil {
+		return nil
+	}
+	out, _ := appendCanonical(make([]byte, 0, len(data)), data, skipSpace(data, 0))
+	return out
+}
+
+// appendCanonical appends the value at i of checked data and says where it ends.
+func appendCanonical(dst, data []byte, i int) (out []byte, end int) {
+	switch data[i] {
+	case '{':
+		return appendCanonicalObject(dst, data, i)
+	case '[':
+		dst = append(dst, '[')
+		for i = skipSpace(data, i+1); data[i] != ']'; {
+			dst, i = appendCanonical(dst, data, i)
+			if i = skipSpace(data, i); data[i] == ',' {
+				dst = append(dst, ',')
+				i = skipSpace(data, i+1)
+			}
+		}
+		return append(dst, ']'), i + 1
+	case '"':
+		end, _ = endOfString(data, i)
+		return appendString(dst, unescaped(data[i+1:end-1])), end
+	}
+	end, _ = endOfValue(data, i)
+	return append(dst, data[i:end]...), end
+}
+
+func appendCanonicalObject(dst, data []byte, i int) (out []byte, end int) {
+	type member struct {
+		name     []byte
+		from, to int // the member in dst, with its key
+	}
+	var members []member
+	dst = append(dst, '{')
+	start := len(dst)
+	for i = skipSpace(data, i+1); data[i] != '}'; {
+		end, _ := endOfString(data, i)
+		m := member{name: unescaped(data[i+1 : end-1]), from: len(dst)}
+		dst = append(appendString(dst, m.name), ':')
+		i = skipSpace(data, skipSpace(data, end)+1)
+		dst, i = appendCanonical(dst, data, i)
+		m.to = len(dst)
+		members = append(members, m)
+		if i = skipSpace(data, i); data[i] == ',' {
+			dst = append(dst, ',')
+			i = skipSpace(data, i+1)
+		}
+	}
+	byName := func(a, b member) int { return bytes.Compare(a.name, b.name) }
+	if !slices.IsSortedFunc(members, byName) {
+		slices.SortFunc(members, byName)
+		written := slices.Clone(dst[start:])
+		dst = dst[:start]
+		for k, m := range members {
+			if k > 0 {
+				dst = append(dst, ',')
+			}
+			dst = append(dst, written[m.from-start:m.to-start]...)
+		}
+	}
+	return append(dst, '}'), i + 1
+}
+
+// unescaped is the UTF-8 of the inside of a JSON string: the text itself where it has no escapes.
+func unescaped(text []byte) []byte {
+	if bytes.IndexByte(text, '\\') < 0 {
+		return text
+	}
+	return appendUnescaped(nil, text)
+}
+
+// ArgsDigest names args exactly: the SHA-256 of the tool's name, a newline and the canonical form of the args, in 64
+// lower-case hex digits (contract §9, approve).
+func ArgsDigest(tool string, args json.RawMessage) string {
+	h := sha256.New()
+	h.Write([]byte(tool))
+	h.Write([]byte{'\n'})
+	h.Write(Canonical(args))
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendString writes a string of valid UTF-8 in the canonical form.
+func appendString(dst, text []byte) []byte {
+	dst = append(dst, '"')
+	for _, b := range text {
+		switch {
+		case b == '"' || b == '\\':
+			dst = append(dst, '\\', b)
+		case b >= ' ':
+			dst = append(dst, b)
+		case b == '\b':
+			dst = append(dst, '\\', 'b')
+		case b == '\t':
+			dst = append(dst, '\\', 't')
+		case b == '\n':
+			dst = append(dst, '\\', 'n')
+		case b == '\f':
+			dst = append(dst, '\\', 'f')
+		case b == '\r':
+			dst = append(dst, '\\', 'r')
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', hexDigits[b>>4], hexDigits[b&15])
+		}
+	}
+	return append(dst, '"')
+}
