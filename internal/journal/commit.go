@@ -1,0 +1,426 @@
+package journal
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+
+	"github.com/agentrun/executor/pkg/run"
+)
+
+const (
+	lazyDelay      = 100 * time.Millisecond // how long Later waits for a commit to join
+	retryDelay     = time.Second            // between attempts while commits fail and nobody writes
+	batchBytes     = 16 << 20               // of one transaction: bounds its memory and how long the last writer waits
+	lazyMarks      = 200_000                // kept while commits fail; beyond it the oldest are dropped
+	fillPercent    = 0.9                    // keys come nearly in order: half-full pages would never be filled
+	entryBytesMost = 64 << 20               // of one call of Write
+)
+
+type opKind byte
+
+const (
+	opIntent opKind = iota
+	opEffect
+	opSettle
+	opRemove // a settled fact
+	opMeta
+)
+
+// op is one change, encoded by the goroutine that asks for it: the one that commits only puts bytes into pages.
+type op struct {
+	kind  opKind
+	key   []byte
+	value []byte
+}
+
+// request is what one caller wants to have in one transaction.
+type request struct {
+	ops     []op
+	bytes   int
+	entries int
+	done    chan error // holds one
+	removed int        // by opRemove, set before done
+}
+
+// committer is the queue before the one goroutine that commits.
+type committer struct {
+	mu      sync.Mutex
+	queue   []*request
+	lazy    []op
+	due     bool // lazy marks have waited long enough, or a failed commit is to be tried again
+	armed   bool // a timer will set due
+	closing bool
+	failure error // of the last commit, nil if it succeeded
+	broken  error // nothing more can be committed: bbolt panicked
+
+	wake    chan struct{}
+	stopped chan struct{}
+
+	// Only the committing goroutine (and Open, before it) touches these.
+	suspect   bool  // the last commit failed: what the meta pages say may not be on disk
+	size      int64 // of the file, as remembered in it
+	sizeDirty bool
+}
+
+func (c *committer) init() {
+	c.wake, c.stopped = make(chan struct{}, 1), make(chan struct{})
+}
+
+// Write makes the entries durable, all or none: they are on disk when it returns nil. It may be called by thousands of
+// goroutines; all that waits shares one transaction. ErrFull says that the disk is full and that nothing was written. If
+// ctx ends first its error is returned and the entries may be in the journal or not.
+func (j *Journal) Write(ctx context.Context, entries ...run.Entry) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("journal: write: %w", err)
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	r := &request{entries: len(entries)}
+	var err error
+	if r.ops, r.bytes, err = encode(entries); err != nil {
+		return fmt.Errorf("journal: write: %w", err)
+	}
+	select {
+	case err := <-j.enqueue(r):
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("journal: write: %w", ctx.Err())
+	}
+}
+
+// Later writes the entries with the next commit, or with one of its own after about 100 ms. It promises nothing and is
+// meant for Settled; an entry that cannot be encoded is dropped.
+func (j *Journal) Later(entries ...run.Entry) {
+	ops, _, err := encode(entries)
+	if err != nil || len(ops) == 0 {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closing || j.broken != nil {
+		return
+	}
+	j.lazy = append(j.lazy, ops...)
+	if over := len(j.lazy) - lazyMarks; over > 0 {
+		j.lazy = append([]op(nil), j.lazy[over:]...)
+	}
+	j.arm(lazyDelay)
+}
+
+// Err is why the last commit failed; nil after one that succeeded. While it is not nil the journal tries again by itself
+// every second, so this is what readiness looks at.
+func (j *Journal) Err() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.failure
+}
+
+func encode(entries []run.Entry) (ops []op, bytes int, err error) {
+	ops = make([]op, 0, len(entries))
+	for i := range entries {
+		var o op
+		e := &entries[i]
+		switch {
+		case e.Intent != nil && e.Effect == nil && e.Settled == "":
+			if o.key, err = keyOf(e.Intent.Dispatch); err == nil {
+				o.kind, o.value = opIntent, seal(tagIntent, o.key, encodeIntent(e.Intent))
+			}
+		case e.Effect != nil && e.Intent == nil && e.Settled == "":
+			if o.key, err = keyOf(e.Effect.Dispatch); err != nil {
+				break
+			}
+			if o.value, err = encodeEffect(e.Effect); err == nil {
+				o.kind, o.value = opEffect, seal(tagEffect, o.key, o.value)
+			}
+		case e.Settled != "" && e.Intent == nil && e.Effect == nil:
+			o.kind = opSettle
+			o.key, err = keyOf(e.Settled)
+		default:
+			err = errors.New("exactly one field of an entry is set")
+		}
+		if err != nil {
+			return nil, 0, fmt.Errorf("entry %d: %w", i, err)
+		}
+		ops = append(ops, o)
+		bytes += len(o.key) + len(o.value)
+	}
+	if bytes > entryBytesMost {
+		return nil, 0, fmt.Errorf("%d bytes are above the limit of %d", bytes, entryBytesMost)
+	}
+	return ops, bytes, nil
+}
+
+func (c *committer) enqueue(r *request) <-chan error {
+	r.done = make(chan error, 1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.broken != nil:
+		r.done <- c.broken
+	case c.closing:
+		r.done <- ErrClosed
+	default:
+		c.queue = append(c.queue, r)
+		c.signal()
+	}
+	return r.done
+}
+
+func (c *committer) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// arm makes the committer look at the lazy marks, or try again, after d. The caller holds mu.
+func (c *committer) arm(d time.Duration) {
+	if c.armed || c.due {
+		return
+	}
+	c.armed = true
+	time.AfterFunc(d, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.armed, c.due = false, true
+		c.signal()
+	})
+}
+
+// shut lets no more in and reports whether it was the first to.
+func (c *committer) shut() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing {
+		return false
+	}
+	c.closing = true
+	c.signal()
+	return true
+}
+
+// next takes what the next transaction holds; last says that nothing may follow it.
+func (c *committer) next() (reqs []*request, lazy []op, last bool) {
+	for {
+		c.mu.Lock()
+		if len(c.queue) > 0 || c.due || c.closing {
+			n, size := 0, 0
+			for n < len(c.queue) && (n == 0 || size+c.queue[n].bytes <= batchBytes) {
+				size += c.queue[n].bytes
+				n++
+			}
+			reqs = c.queue[:n:n]
+			if c.queue = c.queue[n:]; len(c.queue) == 0 {
+				c.queue = nil
+			}
+			lazy, c.lazy, c.due = c.lazy, nil, false
+			last = c.closing && len(c.queue) == 0
+			c.mu.Unlock()
+			return reqs, lazy, last
+		}
+		c.mu.Unlock()
+		<-c.wake
+	}
+}
+
+// run is the one goroutine that writes to the file.
+func (j *Journal) run() {
+	debug.SetPanicOnFault(true)
+	defer close(j.stopped)
+	for {
+		reqs, lazy, last := j.next()
+		if j.broken != nil {
+			return // what came in between has its answer; nothing comes any more
+		}
+		if last && len(reqs) == 0 && len(lazy) == 0 && !j.sizeDirty {
+			return
+		}
+		j.commit(reqs, lazy)
+		if last {
+			return
+		}
+	}
+}
+
+func (j *Journal) commit(reqs []*request, lazy []op) {
+	began := time.Now()
+	all, entries := reqs, len(lazy)
+	if len(lazy) > 0 {
+		// Marks were asked for before what waits now: they go first.
+		all = append([]*request{{ops: lazy}}, reqs...)
+	}
+	for _, r := range reqs {
+		entries += r.entries
+	}
+	err := j.transact(all)
+	j.mu.Lock()
+	j.failure = err
+	if err != nil && !j.closing && j.broken == nil {
+		j.lazy = append(lazy, j.lazy...)
+		j.arm(retryDelay)
+	}
+	j.mu.Unlock()
+	if err == nil && j.opts.OnCommit != nil {
+		j.opts.OnCommit(time.Since(began), entries)
+	}
+	for _, r := range reqs {
+		r.done <- err
+	}
+}
+
+// transact commits the requests in one transaction. After an error nothing of them is in the journal, with one
+// exception: when only the last sync failed they are there, and may be gone after a crash of the machine.
+func (j *Journal) transact(reqs []*request) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			// bbolt's locks and its picture of the file are in an unknown state: never touched again.
+			err = damaged(j.path, fmt.Sprintf("while committing: %v", p))
+			j.mu.Lock()
+			j.broken = err
+			for _, r := range j.queue {
+				r.done <- err
+			}
+			j.queue, j.lazy = nil, nil
+			j.mu.Unlock()
+		}
+	}()
+	if j.suspect {
+		if err := j.resync(); err != nil {
+			return j.commitError(err)
+		}
+		j.suspect = false
+	}
+	tx, err := j.db.Begin(true)
+	if err != nil {
+		return j.commitError(err)
+	}
+	if err := j.apply(tx, reqs); err != nil {
+		tx.Rollback()
+		return j.commitError(err)
+	}
+	if err := tx.Commit(); err != nil {
+		j.suspect = true
+		return j.commitError(err)
+	}
+	j.sizeDirty = false
+	if s, err := j.file.Stat(); err == nil && s.Size() != j.size {
+		j.size, j.sizeDirty = s.Size(), true // the next commit remembers it
+	}
+	return nil
+}
+
+// commitError says what kind of failure it was. bbolt keeps only the text of some errors.
+func (j *Journal) commitError(err error) error {
+	if errors.Is(err, bolt.ErrDatabaseNotOpen) {
+		return ErrClosed
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || strings.Contains(err.Error(), unix.ENOSPC.Error()) {
+		return fmt.Errorf("%w: %s: %w", ErrFull, j.path, err)
+	}
+	return fmt.Errorf("journal: commit to %s: %w", j.path, err)
+}
+
+// resync puts on disk what bbolt believes to be there. A commit can fail after its meta page was written and before it
+// was synced. bbolt then goes on from the new meta page, which only memory holds, and would overwrite pages that the
+// one on disk still needs; and the kernel, having reported the failed sync once, would not write the page again. Writing
+// the same bytes makes it.
+func (j *Journal) resync() error {
+	page := make([]byte, j.db.Info().PageSize)
+	for at := int64(0); at < 2*int64(len(page)); at += int64(len(page)) {
+		if _, err := io.ReadFull(io.NewSectionReader(j.file, at, int64(len(page))), page); err != nil {
+			return err
+		}
+		if _, err := j.file.WriteAt(page, at); err != nil {
+			return err
+		}
+	}
+	return j.file.Sync()
+}
+
+// apply puts the requests into the transaction. It fails only if bbolt does.
+func (j *Journal) apply(tx *bolt.Tx, reqs []*request) error {
+	intents, effects := counted(tx, bucketIntents), counted(tx, bucketEffects)
+	unsettled, meta := counted(tx, bucketUnsettled), counted(tx, bucketMeta)
+	for _, r := range reqs {
+		r.removed = 0
+		for _, o := range r.ops {
+			switch o.kind {
+			case opIntent:
+				intents.put(o.key, o.value)
+				unsettled.put(o.key, seal(tagUnsettled, o.key, nil))
+			case opEffect:
+				effects.put(o.key, o.value)
+			case opSettle:
+				unsettled.remove(o.key)
+			case opRemove:
+				if !unsettled.has(o.key) { // asked again: it was read in another transaction
+					intents.remove(o.key)
+					effects.remove(o.key)
+					r.removed++
+				}
+			case opMeta:
+				meta.put(o.key, seal(tagMeta, o.key, append([]byte(nil), o.value...)))
+			}
+		}
+	}
+	if j.sizeDirty {
+		meta.put(metaSize, seal(tagMeta, metaSize, binary.BigEndian.AppendUint64(nil, uint64(j.size))))
+	}
+	for _, b := range []*bucket{intents, effects, unsettled, meta} {
+		if err := b.finish(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bucket counts its entries in its sequence. The first error stays.
+type bucket struct {
+	*bolt.Bucket
+	count uint64
+	err   error
+}
+
+func counted(tx *bolt.Tx, name []byte) *bucket {
+	b := tx.Bucket(name)
+	b.FillPercent = fillPercent
+	return &bucket{Bucket: b, count: b.Sequence()}
+}
+
+func (b *bucket) has(key []byte) bool { return b.Get(key) != nil }
+
+func (b *bucket) put(key, value []byte) {
+	if b.err != nil {
+		return
+	}
+	if !b.has(key) {
+		b.count++
+	}
+	b.err = b.Put(key, value)
+}
+
+func (b *bucket) remove(key []byte) {
+	if b.err != nil || !b.has(key) {
+		return
+	}
+	b.count--
+	b.err = b.Delete(key)
+}
+
+func (b *bucket) finish() error {
+	if b.err != nil || b.count == b.Sequence() {
+		return b.err
+	}
+	return b.SetSequence(b.count)
+}

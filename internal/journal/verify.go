@@ -1,0 +1,433 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+)
+
+// bbolt trusts its file: a damaged page makes it panic, sometimes in a goroutine of its own, and a file that is too short
+// makes the mapped memory fault; both end the process without a word about the journal. And it falls back to the meta
+// page before the last one if the last is broken, which forgets the last commit. So the file is verified first, by
+// reading it: every page that can be reached, every checksum, every count. What is left to bbolt is known to be sound.
+//
+// The page format is bbolt's file format version 2, in the byte order of the machine.
+
+const (
+	pageHead   = 16
+	elemBytes  = 16 // of an element's head, in a branch and in a leaf
+	metaBytes  = 64
+	boltMagic  = 0xED0CDAED
+	boltFormat = 2
+	noFreelist = ^uint64(0)
+
+	flagBranch   = 0x01
+	flagLeaf     = 0x02
+	flagMeta     = 0x04
+	flagFreelist = 0x10
+	flagBucket   = 0x01 // of a leaf's element
+
+	depthMost    = 64
+	problemsMost = 20
+)
+
+var native = binary.NativeEndian
+
+// findings is what verify read.
+type findings struct {
+	problems       []string
+	id             string
+	starts         uint64
+	fileSize       int64
+	sizeRemembered int64 // the file was at least this long once
+	pageSize       int
+	pages, used    uint64
+	entries        map[string]uint64 // by bucket
+}
+
+// damage is the first problem as an error, nil if there is none.
+func (f *findings) damage(path string) error {
+	if len(f.problems) == 0 {
+		return nil
+	}
+	what := f.problems[0]
+	if n := len(f.problems) - 1; n > 0 {
+		what = fmt.Sprintf("%s, and %d more", what, n)
+	}
+	return damaged(path, what)
+}
+
+func (f *findings) problem(format string, args ...any) {
+	if len(f.problems) < problemsMost {
+		f.problems = append(f.problems, fmt.Sprintf(format, args...))
+	}
+}
+
+// verify reads the whole file. Its error is one of reading, and means nothing for the file's content.
+func verify(file *os.File) (*findings, error) {
+	s, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	f := &findings{fileSize: s.Size(), entries: map[string]uint64{}}
+	if f.fileSize == 0 {
+		f.problem("the file is empty, and a journal never is")
+		return f, nil
+	}
+	w := &walker{findings: f, file: file, meta: map[string][]byte{}}
+	root, ok, err := w.metas()
+	if err != nil || !ok {
+		return f, err
+	}
+	if err := w.buckets(root); err != nil {
+		return f, err
+	}
+	if len(f.problems) == 0 {
+		w.identity()
+	}
+	return f, nil
+}
+
+type walker struct {
+	*findings
+	file *os.File
+	seen []uint64          // one bit for each page
+	meta map[string][]byte // the bucket journal, opened
+}
+
+type metaPage struct {
+	pageSize                   uint32
+	root, sequence             uint64
+	freelist, highWater, txnID uint64
+}
+
+// metas reads the two pages that a commit writes in turn. Both must be good: a sector is written whole or not at all, so
+// even a crash leaves no broken one.
+func (w *walker) metas() (root uint64, ok bool, err error) {
+	first, err := w.metaAt(0, 0)
+	if err != nil || len(w.problems) > 0 {
+		return 0, false, err
+	}
+	if p := first.pageSize; p < 1024 || p > 64<<10 || p&(p-1) != 0 {
+		w.problem("the first page gives a page size of %d", p)
+		return 0, false, nil
+	}
+	w.pageSize = int(first.pageSize)
+	second, err := w.metaAt(1, int64(w.pageSize))
+	if err != nil || len(w.problems) > 0 {
+		return 0, false, err
+	}
+	last, before := first, second
+	if second.txnID > first.txnID {
+		last, before = second, first
+	}
+	w.pages = last.highWater
+	switch {
+	case last.txnID != before.txnID+1 || last.pageSize != before.pageSize:
+		w.problem("the two meta pages do not follow one another (transactions %d and %d)", before.txnID, last.txnID)
+	case last.highWater < 4 || last.highWater > uint64(w.fileSize)/uint64(w.pageSize):
+		w.problem("the file has %d bytes and its %d pages need %d: it was cut off",
+			w.fileSize, last.highWater, last.highWater*uint64(w.pageSize))
+	case w.fileSize%int64(w.pageSize) != 0:
+		w.problem("the file has %d bytes, which is no multiple of its page size %d: it was cut off", w.fileSize, w.pageSize)
+	case last.root < 2 || last.root >= last.highWater:
+		w.problem("the root page %d is outside the file", last.root)
+	}
+	if len(w.problems) > 0 {
+		return 0, false, nil
+	}
+	w.seen = make([]uint64, last.highWater/64+1)
+	w.mark(0, 0, "meta")
+	w.mark(1, 0, "meta")
+	if last.freelist != noFreelist {
+		if err := w.freelist(last.freelist); err != nil {
+			return 0, false, err
+		}
+	}
+	return last.root, len(w.problems) == 0, nil
+}
+
+func (w *walker) metaAt(id uint64, at int64) (m metaPage, err error) {
+	b := make([]byte, pageHead+metaBytes)
+	if _, err := w.file.ReadAt(b, at); errors.Is(err, io.EOF) {
+		w.problem("the file ends before meta page %d", id)
+		return m, nil
+	} else if err != nil {
+		return m, err
+	}
+	body := b[pageHead:]
+	h := fnv.New64a()
+	h.Write(body[:56])
+	switch {
+	case native.Uint32(body) != boltMagic:
+		w.problem("meta page %d does not begin as one: this is no journal, or it was overwritten", id)
+	case native.Uint32(body[4:]) != boltFormat:
+		w.problem("meta page %d has file format %d", id, native.Uint32(body[4:]))
+	case native.Uint64(body[56:]) != h.Sum64():
+		w.problem("meta page %d does not match its checksum", id)
+	case native.Uint64(b) != id || native.Uint16(b[8:]) != flagMeta:
+		w.problem("meta page %d has a wrong head", id)
+	}
+	return metaPage{
+		pageSize: native.Uint32(body[8:]), root: native.Uint64(body[16:]), sequence: native.Uint64(body[24:]),
+		freelist: native.Uint64(body[32:]), highWater: native.Uint64(body[40:]), txnID: native.Uint64(body[48:]),
+	}, nil
+}
+
+// freelist checks a freelist that another version, or bbolt's own tools, may have written.
+func (w *walker) freelist(id uint64) error {
+	b, err := w.page(id, "freelist")
+	if err != nil || b == nil {
+		return err
+	}
+	if native.Uint16(b[8:]) != flagFreelist {
+		w.problem("page %d is not the freelist that it should be", id)
+		return nil
+	}
+	n, ids := uint64(native.Uint16(b[10:])), b[pageHead:]
+	if n == 0xffff {
+		n, ids = native.Uint64(ids), ids[8:]
+	}
+	if n > uint64(len(ids)/8) {
+		w.problem("the freelist on page %d has %d entries and no room for them", id, n)
+		return nil
+	}
+	for ; n > 0; n, ids = n-1, ids[8:] {
+		if free := native.Uint64(ids); free < 2 || free >= w.pages {
+			w.problem("the freelist on page %d names page %d, which is outside the file", id, free)
+		} else if !w.mark(free, 0, "free") {
+			return nil
+		}
+	}
+	return nil
+}
+
+// mark notes that pages are used; each may be only once.
+func (w *walker) mark(id, overflow uint64, what string) bool {
+	for p := id; p <= id+overflow; p++ {
+		if w.seen[p/64]&(1<<(p%64)) != 0 {
+			w.problem("page %d is used twice (%s)", p, what)
+			return false
+		}
+		w.seen[p/64] |= 1 << (p % 64)
+	}
+	w.used += overflow + 1
+	return true
+}
+
+// page reads a page with what overflows it; nil if it is damaged.
+func (w *walker) page(id uint64, what string) ([]byte, error) {
+	if id < 2 || id >= w.pages {
+		w.problem("%s: page %d is outside the file", what, id)
+		return nil, nil
+	}
+	b := make([]byte, w.pageSize)
+	at := int64(id) * int64(w.pageSize)
+	if _, err := w.file.ReadAt(b, at); err != nil {
+		return nil, err
+	}
+	overflow := uint64(native.Uint32(b[12:]))
+	if got := native.Uint64(b); got != id {
+		w.problem("%s: page %d calls itself %d: it was overwritten or never written", what, id, got)
+		return nil, nil
+	}
+	if id+overflow >= w.pages {
+		w.problem("%s: page %d runs over the end of the file", what, id)
+		return nil, nil
+	}
+	if !w.mark(id, overflow, what) {
+		return nil, nil
+	}
+	if overflow > 0 {
+		b = make([]byte, int(overflow+1)*w.pageSize)
+		if _, err := w.file.ReadAt(b, at); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// bounds are the keys between which a page's keys lie: from the first, before the second; nil is no bound.
+type bounds struct{ from, before []byte }
+
+func (b bounds) hold(key []byte) bool {
+	return (b.from == nil || bytes.Compare(key, b.from) >= 0) && (b.before == nil || bytes.Compare(key, b.before) < 0)
+}
+
+type element struct {
+	flags      uint32
+	child      uint64
+	key, value []byte
+}
+
+// elements reads a page's content. bbolt packs it without a gap, so a number that changed shows as one.
+func (w *walker) elements(b []byte, id uint64, what string, in bounds) (elems []element, leaf, ok bool) {
+	flags, count := native.Uint16(b[8:]), int(native.Uint16(b[10:]))
+	if leaf = flags == flagLeaf; !leaf && flags != flagBranch || !leaf && count == 0 {
+		w.problem("%s: page %d has type %#x", what, id, flags)
+		return nil, false, false
+	}
+	next := pageHead + count*elemBytes
+	if next > len(b) {
+		w.problem("%s: page %d has %d elements and no room for them", what, id, count)
+		return nil, false, false
+	}
+	elems = make([]element, count)
+	for i := range elems {
+		at := pageHead + i*elemBytes
+		h, e := b[at:at+elemBytes], &elems[i]
+		var pos, keyLen, valueLen uint32
+		if leaf {
+			e.flags, pos, keyLen, valueLen = native.Uint32(h), native.Uint32(h[4:]), native.Uint32(h[8:]), native.Uint32(h[12:])
+		} else {
+			pos, keyLen, e.child = native.Uint32(h), native.Uint32(h[4:]), native.Uint64(h[8:])
+		}
+		if uint64(at)+uint64(pos) != uint64(next) || keyLen == 0 || uint64(next)+uint64(keyLen)+uint64(valueLen) > uint64(len(b)) {
+			w.problem("%s: element %d of page %d is not where it should be", what, i, id)
+			return nil, false, false
+		}
+		e.key = b[next : next+int(keyLen)]
+		e.value = b[next+int(keyLen) : next+int(keyLen)+int(valueLen)]
+		next += int(keyLen) + int(valueLen)
+		if !in.hold(e.key) || i > 0 && bytes.Compare(elems[i-1].key, e.key) >= 0 {
+			w.problem("%s: key %d of page %d is out of order", what, i, id)
+			return nil, false, false
+		}
+	}
+	if id != 0 && next <= len(b)-w.pageSize {
+		w.problem("%s: page %d is longer than its content", what, id)
+		return nil, false, false
+	}
+	return elems, leaf, true
+}
+
+// tree calls fn for each element of the leaves below a page, in order. It goes on after damage, to tell all of it.
+func (w *walker) tree(id uint64, what string, in bounds, depth int, fn func(element) error) error {
+	if depth > depthMost {
+		w.problem("%s: page %d is too deep", what, id)
+		return nil
+	}
+	b, err := w.page(id, what)
+	if err != nil || b == nil {
+		return err
+	}
+	elems, leaf, ok := w.elements(b, id, what, in)
+	if !ok {
+		return nil
+	}
+	for i, e := range elems {
+		if leaf {
+			err = fn(e)
+		} else {
+			below := bounds{e.key, in.before}
+			if i+1 < len(elems) {
+				below.before = elems[i+1].key
+			}
+			err = w.tree(e.child, what, below, depth+1, fn)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// buckets walks the root's tree and each bucket's.
+func (w *walker) buckets(root uint64) error {
+	return w.tree(root, "root", bounds{}, 0, func(e element) error {
+		name := string(e.key)
+		tag, known := tagOf(name)
+		if !known || e.flags != flagBucket || len(e.value) < 16 {
+			w.problem("the root has an entry %q that is no bucket of a journal", e.key)
+			return nil
+		}
+		var n uint64
+		each := func(e element) error {
+			n++
+			w.entry(name, tag, e)
+			return nil
+		}
+		before := len(w.problems)
+		if page := native.Uint64(e.value); page != 0 {
+			if err := w.tree(page, name, bounds{}, 0, each); err != nil {
+				return err
+			}
+		} else if inline := e.value[16:]; len(inline) < pageHead {
+			w.problem("bucket %s is cut off", name)
+		} else if elems, leaf, ok := w.elements(inline, 0, name, bounds{}); ok {
+			if !leaf {
+				w.problem("bucket %s lies in the root and is no leaf", name)
+			}
+			for _, e := range elems {
+				_ = each(e)
+			}
+		}
+		if count := native.Uint64(e.value[8:]); count != n && len(w.problems) == before {
+			w.problem("bucket %s has %d entries and should have %d", name, n, count)
+		}
+		w.entries[name] = n
+		return nil
+	})
+}
+
+func (w *walker) entry(name string, tag byte, e element) {
+	if e.flags != 0 {
+		w.problem("bucket %s: entry %x has flags %#x", name, e.key, e.flags)
+		return
+	}
+	payload, ok := open(tag, e.key, e.value)
+	if !ok {
+		w.problem("bucket %s: entry %x does not match its checksum", name, e.key)
+		return
+	}
+	switch tag {
+	case tagMeta:
+		w.meta[string(e.key)] = bytes.Clone(payload)
+		return
+	case tagUnsettled:
+		if len(payload) > 0 {
+			w.problem("bucket %s: entry %x has a value", name, e.key)
+		}
+	}
+	d, err := dispatchOf(e.key)
+	switch {
+	case err != nil:
+	case tag == tagIntent:
+		_, err = decodeIntent(d, payload)
+	case tag == tagEffect:
+		_, err = decodeEffect(d, payload)
+	}
+	if err != nil {
+		w.problem("bucket %s: %v", name, err)
+	}
+}
+
+// identity reads what the journal says of itself.
+func (w *walker) identity() {
+	for _, name := range [][]byte{bucketIntents, bucketEffects, bucketUnsettled, bucketMeta} {
+		if _, ok := w.entries[string(name)]; !ok {
+			w.problem("bucket %s is missing: this is no journal", name)
+			return
+		}
+	}
+	f, id, starts := w.meta[string(metaFormat)], w.meta[string(metaID)], w.meta[string(metaStarts)]
+	if len(f) != 1 || len(id) == 0 || len(starts) != 8 {
+		w.problem("the journal does not say which one it is")
+		return
+	}
+	if f[0] != format {
+		w.problem("the journal has format %d, and this program knows %d: it was written by another version", f[0], format)
+		return
+	}
+	w.id, w.starts = string(id), binary.BigEndian.Uint64(starts)
+	if size := w.meta[string(metaSize)]; len(size) == 8 {
+		w.sizeRemembered = int64(binary.BigEndian.Uint64(size))
+	}
+	if w.fileSize < w.sizeRemembered {
+		w.problem("the file has %d bytes and once had %d: it was cut off", w.fileSize, w.sizeRemembered)
+	}
+}
