@@ -1,0 +1,310 @@
+package connector
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+const (
+	detailBytesMax   = 256 // contract §4
+	evidenceBytesMax = 512 // a longer reference is no reference
+)
+
+// rule is a compiled line of errors.
+type rule struct {
+	when      *expr
+	committed bool
+	row       envelope.Row
+}
+
+type detail struct {
+	name  string
+	value *expr
+}
+
+// classifier turns responses into replies: the tool's rules first, then the default table of contract §6.
+type classifier struct {
+	kind      string
+	effect    envelope.Effect
+	envelope  bool
+	hasLookup bool
+	resultMax int
+	rules     []rule
+	details   []detail
+	evidence  *expr
+	output    *jsonschema.Schema
+	errors    *jsonschema.Schema
+	now       func() time.Time
+}
+
+// caller is the Caller of every configured tool.
+type caller struct {
+	transport  Transport
+	classifier *classifier
+	timeout    time.Duration
+}
+
+// Call implements Caller: one dispatch, classified. It never panics and never returns later than the tool's timeout by
+// more than the classification takes.
+func (t *caller) Call(ctx context.Context, call *Call) (reply envelope.Reply) {
+	c := t.classifier
+	sent := false
+	defer func() {
+		// A tool's data must not take the executor down with it: whatever breaks here is this call's own end.
+		if recover() != nil {
+			reply = envelope.Reply{Row: envelope.RowFor(envelope.CodeInternalError, c.effect), NotSent: !sent}
+			if !sent {
+				reply.Row = envelope.RowFor(envelope.CodeInternalError, envelope.Read)
+			}
+		}
+	}()
+	args, err := decodeArgs(call.Args)
+	if err != nil {
+		return refused("")
+	}
+	if field, ok := t.transport.CheckArgs(args); !ok {
+		return refused(field)
+	}
+	r := &Request{Call: call, ArgValues: args, Effect: c.effect, BodyMax: c.resultMax}
+	if c.envelope {
+		r.BodyMax += envelopeBytes
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
+	sent = true
+	resp := t.transport.RoundTrip(ctx, r)
+	return c.classify(&resp, r)
+}
+
+// refused is the end of a call whose args do not fit, found when it was already due: nothing was sent.
+func refused(field string) envelope.Reply {
+	return envelope.Reply{
+		NotSent: true, Row: envelope.RowFor(envelope.CodeInvalidArgument, envelope.Read), Details: envelope.Details{"field": field},
+	}
+}
+
+// classify says what a response comes to.
+func (c *classifier) classify(resp *Response, r *Request) envelope.Reply {
+	switch {
+	case resp.Failure == NotSent:
+		return envelope.Reply{NotSent: true, Row: envelope.RowFor(envelope.CodeUpstreamUnavailable, envelope.Read)}
+	case resp.Failure == NoReply || resp.Failure == Cancelled:
+		return c.noReply()
+	case resp.Fault != nil:
+		return c.fault(resp.Fault, r)
+	}
+	s := c.scope(resp, r)
+	reply := c.decide(resp, s)
+	if reply.OK {
+		if ref := evidence(c.evidence, s); ref != "" {
+			reply.EvidenceRef = ref // the config's comes before an envelope's
+		}
+		return reply
+	}
+	if reply.Row.Directive == envelope.AfterDelay && reply.RetryAfter == 0 {
+		if d, ok := retryAfter(resp.Header, c.now()); ok {
+			reply.RetryAfter = d.Milliseconds()
+		}
+	}
+	reply.Details = c.safeDetails(s)
+	return reply
+}
+
+// noReply is "sent, then timeout, reset, or a response that cannot be read".
+func (c *classifier) noReply() envelope.Reply {
+	code := envelope.CodeUpstreamTimeout
+	if c.effect == envelope.Write {
+		code = envelope.CodeOutcomeUnknown
+	}
+	return envelope.Reply{NoReply: true, Row: envelope.RowFor(code, c.effect)}
+}
+
+func (c *classifier) fail(code envelope.Code) envelope.Reply {
+	return envelope.Reply{Row: envelope.RowFor(code, c.effect)}
+}
+
+// failedOrUnknown is a row of the table that reads "UPSTREAM_ERROR, retry never" for a read and OUTCOME_UNKNOWN for a write.
+func (c *classifier) failedOrUnknown() envelope.Reply {
+	if c.effect == envelope.Write {
+		return c.fail(envelope.CodeOutcomeUnknown)
+	}
+	return neverRetried()
+}
+
+// neverRetried is "UPSTREAM_ERROR, retry never" (contract §6).
+func neverRetried() envelope.Reply {
+	return envelope.Reply{Row: envelope.RowFor(envelope.CodeUpstreamError, envelope.Read).NeverRetried()}
+}
+
+// scope shows a response to expressions. The body is decoded here, once.
+func (c *classifier) scope(resp *Response, r *Request) *scope {
+	s := &scope{
+		status: int64(resp.Status), isError: resp.IsError, exitCode: int64(resp.ExitCode),
+		args: r.ArgValues, ref: r.OperationRef, key: r.IdempotencyKey,
+	}
+	if c.kind == KindHTTP || c.kind == KindNATS {
+		s.headers = make(map[string]string, len(resp.Header))
+		for k, v := range resp.Header {
+			s.headers[k] = strings.Join(v, ", ")
+		}
+	}
+	if resp.Failure == Answered {
+		s.body, s.bodyKnown = decodeBody(resp.Body)
+	}
+	return s
+}
+
+// decodeBody reads a body: nothing is null, JSON is JSON, other text is a string, and what reads in more than one way
+// cannot be read.
+func decodeBody(b []byte) (any, bool) {
+	if strings.TrimLeft(string(b[:min(len(b), 64)]), " \t\r\n") == "" && strings.TrimSpace(string(b)) == "" {
+		return nil, true
+	}
+	v, err := decodeJSON(b)
+	if errors.Is(err, errNotJSON) {
+		return string(b), true
+	}
+	return v, err == nil
+}
+
+func (c *classifier) decide(resp *Response, s *scope) envelope.Reply {
+	for i := range c.rules {
+		if r := &c.rules[i]; r.when.matches(s) {
+			if r.committed {
+				return c.committed(resp, s)
+			}
+			return envelope.Reply{Row: r.row}
+		}
+	}
+	if resp.Failure == Unreadable {
+		return c.noReply()
+	}
+	if c.envelope && s.bodyKnown {
+		if reply, ok := c.ownWord(resp, s); ok {
+			return reply
+		}
+	}
+	reply, success := c.byDefault(resp)
+	switch {
+	case !success:
+		return reply
+	case resp.Failure == TooLarge:
+		return c.fail(envelope.CodeResultTooLarge)
+	case !s.bodyKnown:
+		return c.noReply()
+	case c.envelope:
+		return c.fail(envelope.CodeResultInvalid) // ownWord has not taken it
+	case c.errors != nil && fits(c.errors, s.body):
+		return c.failedOrUnknown()
+	}
+	return c.result(s.body, raw(resp.Body, s.body))
+}
+
+// raw is the body as compact JSON with its digits untouched.
+func raw(body []byte, v any) json.RawMessage {
+	switch v := v.(type) {
+	case nil:
+		return json.RawMessage("null")
+	case string:
+		if len(body) == 0 || strings.TrimLeft(string(body[:1]), " \t\r\n\"") != "" {
+			return appendText(nil, v)
+		}
+	}
+	if b := compact(body); b != nil {
+		return b
+	}
+	b, _ := AppendJSON(nil, v)
+	return b
+}
+
+// result is a success whose result still has to fit.
+func (c *classifier) result(v any, b json.RawMessage) envelope.Reply {
+	switch {
+	case len(b) > c.resultMax:
+		return c.fail(envelope.CodeResultTooLarge)
+	case !fits(c.output, v):
+		return c.fail(envelope.CodeResultInvalid)
+	}
+	return envelope.Reply{OK: true, Result: b}
+}
+
+// committed is a rule's word that the operation took effect: with a lookup the result is looked up, without one the body
+// is the result, and one that does not fit goes to a person as committed.
+func (c *classifier) committed(resp *Response, s *scope) envelope.Reply {
+	if c.hasLookup {
+		return envelope.Reply{OK: true, LookUp: true}
+	}
+	reply := c.fail(envelope.CodeResultInvalid)
+	switch {
+	case resp.Failure == TooLarge:
+		reply = c.fail(envelope.CodeResultTooLarge)
+	case s.bodyKnown:
+		reply = c.result(s.body, raw(resp.Body, s.body))
+	}
+	if !reply.OK && c.effect == envelope.Write {
+		reply.Row = reply.Row.Escalated()
+		reply.Row.CommitState = envelope.Committed
+	}
+	return reply
+}
+
+// evidence evaluates a reference to text; "" if there is none.
+func evidence(e *expr, s *scope) string {
+	if e == nil {
+		return ""
+	}
+	v, ok := e.value(s)
+	if !ok {
+		return ""
+	}
+	text := ""
+	switch v := v.(type) {
+	case string:
+		text = v
+	case json.Number:
+		text = string(v)
+	}
+	if len(text) > evidenceBytesMax {
+		return ""
+	}
+	return text
+}
+
+// safeDetails holds what the config names and nothing else; a value that does not fit the limits is left out whole.
+func (c *classifier) safeDetails(s *scope) envelope.Details {
+	var out envelope.Details
+	for _, d := range c.details {
+		if v, ok := d.value.value(s); ok {
+			out = addDetail(out, d.name, v)
+		}
+	}
+	return out
+}
+
+func addDetail(out envelope.Details, name string, v any) envelope.Details {
+	switch v := v.(type) {
+	case string:
+		if len(v) > detailBytesMax {
+			return out
+		}
+	case json.Number:
+		if len(v) > detailBytesMax {
+			return out
+		}
+	case bool:
+	default:
+		return out
+	}
+	if out == nil {
+		out = envelope.Details{}
+	}
+	out[name] = v
+	return out
+}

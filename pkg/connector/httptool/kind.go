@@ -1,0 +1,187 @@
+package httptool
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"net/textproto"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+// Kind makes transports for http tools. Tools with the same TLS, proxy and connection settings share their connections.
+// Safe for concurrent use.
+type Kind struct {
+	mu    sync.Mutex
+	pools map[poolKey]*http.Transport
+}
+
+type poolKey struct {
+	tls          connector.TLSSpec
+	proxyFromEnv bool
+	maxConns     int
+}
+
+// New returns a Kind without connections.
+func New() *Kind { return &Kind{pools: map[poolKey]*http.Transport{}} }
+
+// Name implements connector.Kind.
+func (*Kind) Name() string { return connector.KindHTTP }
+
+// Close closes idle connections. Calls in flight go on.
+func (k *Kind) Close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.pools {
+		p.CloseIdleConnections()
+	}
+}
+
+// Prepare implements connector.Kind. It reads the TLS files, and nothing else.
+func (k *Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
+	s := *p.Spec.HTTP
+	method := strings.ToUpper(s.Method)
+	if method == "" {
+		method = http.MethodGet
+		if p.Effect == envelope.Write {
+			return nil, fail("method", "is required for a write")
+		}
+	}
+	if !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}, method) {
+		return nil, fail("method", "must be GET, HEAD, POST, PUT, PATCH or DELETE")
+	}
+	url, err := parseTemplate(s.URL)
+	if err != nil {
+		return nil, err
+	}
+	t := &transport{method: method, url: url, lookup: p.Lookup, keyHeader: "Idempotency-Key"}
+	if s.IdempotencyHeader != "" {
+		if !validName(s.IdempotencyHeader) || owned(s.IdempotencyHeader) {
+			return nil, fail("idempotency_header", "is not a header name that a tool may use")
+		}
+		t.keyHeader = textproto.CanonicalMIMEHeaderKey(s.IdempotencyHeader)
+	}
+	if err := t.setHeaders(s.Headers, p.Effect); err != nil {
+		return nil, err
+	}
+	switch method {
+	case "GET", "HEAD", "DELETE":
+		t.bodyless = true
+		t.restInQuery = !p.Lookup
+	}
+	if s.MaxConnsPerHost < 0 {
+		return nil, fail("max_conns_per_host", "must not be negative")
+	}
+	key := poolKey{proxyFromEnv: s.ProxyFromEnv, maxConns: s.MaxConnsPerHost}
+	if s.TLS != nil {
+		key.tls = *s.TLS
+	}
+	t.pool, err = k.pool(key)
+	return t, err
+}
+
+// owned are headers that belong to the connection or to the runtime.
+func owned(name string) bool {
+	switch textproto.CanonicalMIMEHeaderKey(name) {
+	case "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "Proxy-Connection", "Trailer", "Te", "Upgrade",
+		"Expect", "Host", operationRefHeader, "Traceparent":
+		return true
+	}
+	return false
+}
+
+func (t *transport) setHeaders(headers map[string]string, effect envelope.Effect) error {
+	t.header = http.Header{"Accept": {"application/json"}, "User-Agent": {"agentrun"}}
+	seen := map[string]bool{}
+	for name, v := range headers {
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		at := &connector.SpecError{Path: []any{"headers", name}}
+		switch {
+		case !validName(name):
+			at.Message = "is not a header name"
+		case canonical == "Host":
+			t.host = v
+		case owned(name) || (effect == envelope.Write && canonical == t.keyHeader):
+			at.Message = "is set by the runtime"
+		case seen[canonical]:
+			at.Message = "is there twice"
+		case !validValue(v):
+			at.Message = "has a value that no header can have" // the value may be a secret
+		}
+		if at.Message != "" {
+			return at
+		}
+		seen[canonical] = true
+		if canonical != "Host" {
+			t.header[canonical] = []string{v}
+		}
+	}
+	return nil
+}
+
+func validName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if c <= ' ' || c >= 0x7f || strings.IndexByte(`()<>@,;:\"/[]?={}`, c) >= 0 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func validValue(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < ' ' && c != '\t') || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+func (k *Kind) pool(key poolKey) (*http.Transport, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if p := k.pools[key]; p != nil {
+		return p, nil
+	}
+	config, err := tlsConfig(key.tls)
+	if err != nil {
+		return nil, err
+	}
+	p := newPool(config, key.proxyFromEnv, key.maxConns)
+	k.pools[key] = p
+	return p, nil
+}
+
+func tlsConfig(s connector.TLSSpec) (*tls.Config, error) {
+	at := func(key, message string) error {
+		return &connector.SpecError{Path: []any{"tls", key}, Message: message}
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.ServerName, NextProtos: []string{"http/1.1"}}
+	if s.CA != "" {
+		pem, err := os.ReadFile(s.CA)
+		if err != nil {
+			return nil, at("ca", "cannot be read")
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, at("ca", "holds no PEM certificate")
+		}
+	}
+	if (s.Cert == "") != (s.Key == "") {
+		return nil, at("cert", "cert and key come together")
+	}
+	if s.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
+		if err != nil {
+			return nil, at("cert", "certificate and key cannot be loaded as a PEM pair")
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
