@@ -12,6 +12,9 @@ import (
 // MaxNumber is the largest number a job may carry: below 2^53, so that every JSON reader keeps it exactly.
 const MaxNumber = 1<<53 - 1
 
+// maxElapsedMillis is a hundred years: a longer time limit means the same and would not fit a time.Duration.
+const maxElapsedMillis = 100 * 365 * 24 * 3600 * 1000
+
 // Limits are the seven limits of a run. Zero is a limit of zero, except in a job or in an addition, where a limit that is
 // not named takes the config's default (see Fill).
 type Limits struct {
@@ -69,7 +72,7 @@ var limits = []limit{
 		if r.MaxElapsedSeconds == nil {
 			return nil
 		}
-		ms := int64(math.Ceil(*r.MaxElapsedSeconds * 1000))
+		ms := int64(min(math.Ceil(*r.MaxElapsedSeconds*1000), maxElapsedMillis))
 		return &ms
 	}},
 	{"max_input_tokens", func(l *Limits) *int64 { return &l.MaxInputTokens }, func(r *Request) *int64 { return r.MaxInputTokens }},
@@ -82,8 +85,8 @@ func (r *Request) Validate() error {
 	if r == nil {
 		return nil
 	}
-	if e := r.MaxElapsedSeconds; e != nil && (math.IsNaN(*e) || *e < 0 || *e > MaxNumber/1000) {
-		return fmt.Errorf("budget/max_elapsed_seconds must be between 0 and %d", int64(MaxNumber/1000))
+	if e := r.MaxElapsedSeconds; e != nil && (*e != math.Trunc(*e) || *e < 0 || *e > MaxNumber) {
+		return fmt.Errorf("budget/max_elapsed_seconds must be a whole number between 0 and 2^53-1")
 	}
 	for _, f := range limits {
 		if v := f.req(r); v != nil && (*v < 0 || *v > MaxNumber) {

@@ -1,0 +1,356 @@
+package run
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+
+	"github.com/agentrun/executor/pkg/budget"
+	"github.com/agentrun/executor/pkg/deadletter"
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+// Defaults are what the config file adds to a run's first job (contract §10).
+type Defaults struct {
+	Owner     string
+	Workflow  string
+	Actor     string
+	Budget    budget.Limits
+	MaxBudget *budget.Ceiling
+}
+
+// Message is the stream message that brought a job.
+type Message struct {
+	Seq   uint64
+	Time  Time // the stream's timestamp
+	Queue string
+	Trace string // traceparent header
+	Data  []byte
+}
+
+// Create makes the record of a run from its first job. A job that is JOB_INVALID ends the run at once, with a letter.
+func Create(id ID, m Message, d Defaults, now Time) *Run {
+	j, err := ParseJob(m.Data, id)
+	if err != nil {
+		return createInvalid(id, nil, m, d, err.(*JobError), now)
+	}
+	limits := budget.Fill(j.Budget, d.Budget)
+	if name := budget.Exceeds(limits, d.MaxBudget); name != "" {
+		return createInvalid(id, j, m, d, jobError("/budget/"+name, "is above what the config allows"), now)
+	}
+	if len(j.Waive) > 0 {
+		return createInvalid(id, j, m, d, jobError("/waive/0", "names no step that can be waived"), now)
+	}
+	r := blank(id, j, m, d, now)
+	r.Budget, r.More = limits, j.More
+	r.Jobs = []JobRef{{m.Seq, m.Time}}
+	if j.Priority != nil {
+		r.Priority = *j.Priority
+	}
+	r.Deadline = now.Add(limits.Elapsed())
+	if j.Deadline != 0 && j.Deadline < r.Deadline {
+		r.Deadline = j.Deadline
+	}
+	r.append(j, nil, now)
+	if r.tooLarge() {
+		return createInvalid(id, j, m, d, jobError("", "would make a run record above %d bytes", MaxRecordBytes), now)
+	}
+	r.charge(j, now)
+	r.settle(now)
+	return r
+}
+
+func blank(id ID, j *Job, m Message, d Defaults, now Time) *Run {
+	r := &Run{
+		Schema: RecordSchema, Tenant: id.Tenant, RunID: id.Run, Queue: m.Queue, Trace: m.Trace, Episode: 1, Priority: 5,
+		CreatedAt: now, EpisodeAt: now, UpdatedAt: now, Deadline: now, Steps: []*Step{},
+		Workflow: d.Workflow, Owner: d.Owner, Actor: d.Actor, Budget: d.Budget,
+	}
+	if j != nil {
+		take := func(p *string, v string) {
+			if v != "" {
+				*p = v
+			}
+		}
+		take(&r.Workflow, j.Workflow)
+		take(&r.Owner, j.Owner)
+		take(&r.Actor, j.Actor)
+		r.Intent = j.Intent
+	}
+	r.note(Event{At: now, Kind: EventAccepted})
+	return r
+}
+
+func createInvalid(id ID, j *Job, m Message, d Defaults, bad *JobError, now Time) *Run {
+	if j == nil {
+		j = salvage(m.Data)
+	}
+	r := blank(id, j, m, d, now)
+	r.Jobs = []JobRef{{m.Seq, m.Time}}
+	r.Invalid = &InvalidJob{Raw: m.Data[:min(len(m.Data), deadletter.MaxRawBytes)], Size: len(m.Data)}
+	row := envelope.RowFor(envelope.CodeJobInvalid, envelope.Read)
+	r.end(End{Outcome: envelope.Fatal, Row: &row, Details: invalidDetails(bad), At: now})
+	r.settle(now)
+	return r
+}
+
+func invalidDetails(bad *JobError) envelope.Details {
+	if bad == nil || bad.Field == "" {
+		return nil
+	}
+	return envelope.Details{"field": clip(bad.Field)}
+}
+
+// clip keeps a detail within its 256 bytes.
+func clip(s string) string { return s[:min(len(s), 256)] }
+
+// salvage reads the owner of a job that is readable JSON but no valid job.
+func salvage(data []byte) *Job {
+	j := new(Job)
+	if envelope.CheckJSON(data, envelope.Bounds{MaxBytes: MaxJobBytes}) != nil {
+		return j
+	}
+	envelope.Members(data, func(key string, v json.RawMessage) bool {
+		var s string
+		if key == "owner" && json.Unmarshal(v, &s) == nil && ValidID(s) {
+			j.Owner = s
+		}
+		return true
+	})
+	return j
+}
+
+// Accepted says what a job came to.
+type Accepted struct {
+	Changed bool // the record must be written
+	Refused int  // refusals that this job added
+}
+
+// Append takes a further job of the run (contract §3): new steps, repeats, amendments, waivers, refusals. The same stream
+// message again changes nothing.
+func (r *Run) Append(m Message, d Defaults, now Time) Accepted {
+	for _, seen := range r.Jobs {
+		if seen.Seq == m.Seq && seen.At == m.Time {
+			return Accepted{}
+		}
+	}
+	before := r.Refusals
+	j, err := ParseJob(m.Data, r.ID())
+	accepted := false
+	switch {
+	case r.closed():
+		// RUN_CLOSED goes before any other code.
+		r.refuseClosed(j, now)
+	case err != nil:
+		r.refuse("", "", envelope.CodeJobInvalid, invalidDetails(err.(*JobError)), now)
+	default:
+		accepted = r.take(j, now)
+	}
+	refused := r.Refusals - before
+	if !accepted && refused == 0 {
+		return Accepted{}
+	}
+	r.Jobs = append(r.Jobs, JobRef{m.Seq, m.Time})
+	if len(r.Jobs) > maxJobRefs {
+		r.Jobs = r.Jobs[len(r.Jobs)-maxJobRefs:]
+	}
+	r.settle(now)
+	return Accepted{Changed: true, Refused: refused}
+}
+
+// maxJobRefs bounds how many messages a record remembers: a message that is delivered again after so many later jobs
+// meets known steps, which repeat nothing either.
+const maxJobRefs = 4096
+
+// closed: the run has ended, or its end is decided and only what is in flight is waited for.
+func (r *Run) closed() bool { return r.End != nil || r.Decided != nil }
+
+// outcomeNow is the end a closed run has or is about to have.
+func (r *Run) outcomeNow() envelope.Word {
+	switch {
+	case r.End != nil:
+		return r.End.Outcome
+	case r.Decided.Why == ByCancel:
+		return envelope.Cancelled
+	case r.Decided.Why == ByStep:
+		if s := r.Step(r.Decided.Step); s != nil && s.State == Failed {
+			return envelope.Fatal
+		}
+	}
+	return envelope.NeedsHuman
+}
+
+func (r *Run) refuseClosed(j *Job, now Time) {
+	details := envelope.Details{"run_outcome": string(r.outcomeNow())}
+	if j == nil {
+		r.refuse("", "", envelope.CodeRunClosed, details, now)
+		return
+	}
+	refused := false
+	for i := range j.Steps {
+		if s := r.Step(j.Steps[i].Step); s == nil || s.Digest != digest(j.Steps[i].Tool, j.Steps[i].Args) {
+			r.refuse(j.Steps[i].Step, j.Steps[i].Tool, envelope.CodeRunClosed, details, now)
+			refused = true
+		}
+	}
+	if !refused && (len(j.Waive) > 0 || len(j.Steps) == 0 && j.More != r.More) {
+		r.refuse("", "", envelope.CodeRunClosed, details, now)
+	}
+}
+
+// take accepts what a readable job brings into a run that goes on. It reports whether anything was accepted.
+func (r *Run) take(j *Job, now Time) bool {
+	if bad := r.checkWaive(j); bad != nil {
+		r.refuse("", "", envelope.CodeJobInvalid, invalidDetails(bad), now)
+		return false
+	}
+	if r.size+len(r.Steps)+jobSize(j) > MaxRecordBytes {
+		r.refuse("", "", envelope.CodeJobInvalid, nil, now)
+		return false
+	}
+	news, amends, refused := r.sort(j, now)
+	changed := len(news) > 0 || amends > 0 || len(j.Waive) > 0 || j.More != r.More
+	if !changed || refused > 0 && len(news) == 0 && amends == 0 && len(j.Waive) == 0 {
+		return false // only known steps, or only refused ones: no state, no budget and no end changes
+	}
+	r.More = j.More
+	for _, w := range j.Waive {
+		s := r.Step(w)
+		s.Waived, s.StoppedBy = true, ""
+		r.note(Event{At: now, Kind: EventWaive, Step: w, By: r.Actor})
+	}
+	r.restart()
+	r.append(j, news, now)
+	r.charge(j, now)
+	return true
+}
+
+// checkWaive: only a fatal step that did nothing, or a step that such a one stopped before it started, may be waived.
+func (r *Run) checkWaive(j *Job) *JobError {
+	for i, w := range j.Waive {
+		s := r.Step(w)
+		fatal := s != nil && s.State == Failed && s.Fail.Row.CommitState == envelope.NotCommitted
+		stopped := s != nil && s.State == Ready && s.Attempt == 0 && s.StoppedBy != ""
+		if !fatal && !stopped || s.Waived {
+			return jobError("/waive/"+itoa(i), "names no step that can be waived")
+		}
+	}
+	return nil
+}
+
+// sort tells new steps from repeats, amendments and refusals; it applies the amendments and writes the refusals.
+func (r *Run) sort(j *Job, now Time) (news []int, amends, refused int) {
+	for i := range j.Steps {
+		js := &j.Steps[i]
+		s := r.Step(js.Step)
+		switch {
+		case s == nil:
+			news = append(news, i)
+		case s.Digest == digest(js.Tool, js.Args):
+			if s.State == Failed && s.Fail.Row.Directive == envelope.AfterInputFix && !s.Waived {
+				r.refuse(s.Name, s.Tool, envelope.CodeIdenticalRetry, nil, now)
+				refused++
+			}
+		case s.Tool == js.Tool && s.amendable(r):
+			s.propose(js.Args)
+			amends++
+			r.note(Event{At: now, Kind: EventAmend, Step: s.Name, Attempt: s.Attempt, By: r.Actor})
+		default:
+			r.refuse(s.Name, s.Tool, envelope.CodeStepConflict, nil, now)
+			refused++
+		}
+	}
+	return news, amends, refused
+}
+
+func (s *Step) amendable(r *Run) bool {
+	return s.State == Failed && !s.Waived && s.Fail.Row.Directive == envelope.AfterInputFix &&
+		s.Fail.Row.CommitState == envelope.NotCommitted && r.proposalsLeft(s) > 0
+}
+
+// propose makes changed args a new proposal under the same operation ref (same-ref): validated and authorised again when
+// the step's turn comes.
+func (s *Step) propose(args json.RawMessage) {
+	s.Args, s.Digest = args, digest(s.Tool, args)
+	s.Proposal++
+	s.Proposals++
+	s.to(Ready)
+	s.Fail, s.NotBefore, s.Approved, s.Asked = nil, 0, "", nil
+	s.FirstSent = 0
+}
+
+// restart lets the stopped steps start after all whose stopper is done or waived.
+func (r *Run) restart() {
+	for _, s := range r.Steps {
+		if s.StoppedBy == "" {
+			continue
+		}
+		if by := r.Step(s.StoppedBy); by == nil || by.State == Done || by.Waived {
+			s.StoppedBy = ""
+		}
+	}
+}
+
+// append adds the job's steps: all, or those with these indexes.
+func (r *Run) append(j *Job, only []int, now Time) {
+	add := func(js *JobStep) {
+		r.Steps = append(r.Steps, &Step{
+			Name: js.Step, Tool: js.Tool, Args: js.Args, Digest: digest(js.Tool, js.Args), Optional: js.Optional,
+			Parallel: j.Parallel, State: Ready, Proposal: 1, Proposals: 1,
+		})
+	}
+	if only == nil && len(r.Steps) == 0 {
+		for i := range j.Steps {
+			add(&j.Steps[i])
+		}
+		return
+	}
+	for _, i := range only {
+		add(&j.Steps[i])
+	}
+}
+
+// charge books what the caller's model spent. Usage may be seen above its limit; the job that takes it above ends the run
+// before any of its steps.
+func (r *Run) charge(j *Job, now Time) {
+	turns := int64(0)
+	if len(j.Steps) > 0 {
+		turns = 1
+	}
+	r.Spent.Charge(j.Usage, turns)
+	if code := budget.Over(r.Spent, r.Budget); code != "" {
+		first := ""
+		for _, s := range r.Steps {
+			if s.notStarted() {
+				first = s.Name
+				break
+			}
+		}
+		r.decide(Decision{Why: ByBudget, Code: code, Step: first, At: now})
+	}
+}
+
+func jobSize(j *Job) int {
+	n := 0
+	for i := range j.Steps {
+		n += len(j.Steps[i].Args) + 400
+	}
+	return n
+}
+
+func (r *Run) tooLarge() bool {
+	n := len(r.Intent) + 4096
+	for _, s := range r.Steps {
+		n += len(s.Args) + 400
+	}
+	return n > MaxRecordBytes
+}
+
+// digest identifies a proposal: tool and args, whatever the order of keys and the white space.
+func digest(tool string, args json.RawMessage) string {
+	h := sha256.New()
+	h.Write([]byte(tool))
+	h.Write([]byte{'\n'})
+	h.Write(envelope.Canonical(args))
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:18])
+}

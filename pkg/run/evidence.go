@@ -1,0 +1,378 @@
+package run
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+// Source says who learned something about a dispatch.
+type Source struct {
+	By     string  // worker, reconciler or person, for the history
+	Random float64 // in [0, 1), for jitter
+	At     Time    // now
+	Start  Time    // when a lookup was sent; zero otherwise
+}
+
+// committed is proof that a dispatch took effect.
+type committed struct {
+	result  json.RawMessage
+	ref     *envelope.ObjectRef
+	omitted bool
+	invalid envelope.Code // proven done, but what came back does not fit
+	evidRef string
+	proof   string // reply, lookup, report or person
+}
+
+// Verdict says what an event made of a piece of evidence.
+type Verdict string
+
+const (
+	Applied Verdict = "applied" // the record has changed
+	Noted   Verdict = "noted"   // kept in the history or as late evidence; no state changed
+	Dropped Verdict = "dropped" // changes nothing; the record need not be written
+)
+
+// Reply applies a call's end as its living holder, or the holder's own journal, knows it. It is the first row group of the
+// evidence table: the dispatch id decides whether it may change a step.
+func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools Tools, src Source) Verdict {
+	defer r.settle(src.At)
+	s := r.Carrying(d)
+	if s == nil {
+		return r.late(d, reply, src)
+	}
+	tool, _ := tools.Tool(s.Tool)
+	if s.State != Executing && s.State != InDoubt {
+		return r.afterwards(s, d, reply, tool, src)
+	}
+	if reply.OK && !r.fits(len(reply.Result)) {
+		reply = envelope.Reply{Row: envelope.RowFor(envelope.CodeResultTooLarge, s.Effect)}
+	}
+	r.closeAttempt(d, src.At, replyCode(reply), replyCommit(reply, s.Effect))
+	switch {
+	case reply.OK && s.Effect == envelope.Write && (reply.LookUp || tool != nil && tool.Verify != nil && tool.Verify.Always):
+		if s.State == InDoubt && s.Doubt.Said {
+			return Dropped
+		}
+		r.doubt(s, envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write), tool, src, true)
+	case reply.OK:
+		r.done(s, committed{result: reply.Result, evidRef: reply.EvidenceRef, proof: "reply"}, src.At)
+	case s.Effect == envelope.Read:
+		r.failed(s, reply, tool, src)
+	case reply.NoReply || reply.Row.CommitState == envelope.Unknown:
+		if s.State == InDoubt {
+			return Dropped // no reply tells nothing new about an unknown write
+		}
+		r.doubt(s, unknownRow(reply.Row), tool, src, false)
+	case s.Doubted && (reply.Row.Category == envelope.Conflict || reply.Row.Category == envelope.Validation):
+		// An earlier dispatch was unknown: "already done" or "unknown parameter" proves nothing about the operation.
+		if s.State == InDoubt {
+			return Dropped
+		}
+		r.doubt(s, envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write), tool, src, false)
+	default:
+		r.failed(s, reply, tool, src)
+	}
+	return Applied
+}
+
+// unknownRow is the row with which a write becomes unknown; a failure without one is OUTCOME_UNKNOWN.
+func unknownRow(row envelope.Row) envelope.Row {
+	if row.CommitState == envelope.Unknown {
+		return row
+	}
+	return envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write)
+}
+
+func replyCode(reply envelope.Reply) envelope.Code {
+	if reply.OK {
+		return ""
+	}
+	return reply.Row.Code
+}
+
+func replyCommit(reply envelope.Reply, effect envelope.Effect) envelope.CommitState {
+	switch {
+	case reply.OK:
+		return envelope.Committed
+	case effect == envelope.Read:
+		return envelope.NotCommitted
+	}
+	return reply.Row.CommitState
+}
+
+// closeAttempt completes the history's line of a dispatch.
+func (r *Run) closeAttempt(d DispatchID, at Time, code envelope.Code, commit envelope.CommitState) {
+	for i := len(r.History) - 1; i >= 0; i-- {
+		if e := &r.History[i]; e.Kind == EventDispatch && e.Dispatch == d {
+			if e.CommitState == "" {
+				e.At, e.Code, e.CommitState = at, code, commit
+			}
+			return
+		}
+	}
+}
+
+// done makes a step ok: proven committed (a read: proven done).
+func (r *Run) done(s *Step, c committed, now Time) {
+	if c.invalid == envelope.CodeResultInvalid {
+		// Committed for certain, but what came back does not fit: a person must give the result.
+		row := envelope.RowFor(envelope.CodeResultInvalid, envelope.Read).Escalated()
+		row.CommitState = envelope.Committed
+		r.effect(s, c, now)
+		r.fail(s, Fail{Row: row}, now)
+		return
+	}
+	if s.Disputed && s.State == Executing {
+		// Two dispatches of one operation are proven: no third, and a person decides.
+		r.effect(s, c, now)
+		r.fail(s, *failure(envelope.CodeOutcomeDisputed, nil), now)
+		return
+	}
+	s.to(Done)
+	s.Doubt, s.Fail, s.NotBefore = nil, nil, 0
+	s.Result, s.ResultRef, s.Omitted = c.result, c.ref, c.omitted || c.invalid != ""
+	if s.Omitted {
+		s.Result = nil
+	}
+	s.Proof, s.ProvenAt, s.EvidRef = c.proof, now, c.evidRef
+	if len(s.Result) == 0 && !s.Omitted && s.ResultRef == nil {
+		s.Result = json.RawMessage("null")
+	}
+	r.effect(s, c, now)
+	r.owe(s, envelope.OK, now)
+	r.restart()
+}
+
+// effect enters a proven write into the list of completed effects, once.
+func (r *Run) effect(s *Step, c committed, now Time) {
+	if s.Effect != envelope.Write {
+		return
+	}
+	for i := range r.Effects {
+		if r.Effects[i].Step == s.Name {
+			if r.Effects[i].EvidenceRef == "" {
+				r.Effects[i].EvidenceRef = c.evidRef
+			}
+			return
+		}
+	}
+	r.Effects = append(r.Effects, Effect{Step: s.Name, At: now, EvidenceRef: c.evidRef})
+}
+
+// doubt makes a write unknown: what follows depends on what the tool offers.
+func (r *Run) doubt(s *Step, row envelope.Row, tool *Tool, src Source, said bool) {
+	s.Doubted = true
+	switch {
+	case s.Disputed:
+		r.fail(s, *failure(envelope.CodeOutcomeDisputed, nil), src.At)
+	case tool != nil && tool.Verify != nil:
+		s.to(InDoubt)
+		s.Fail, s.NotBefore = &Fail{Row: row}, 0
+		s.Doubt = &Doubt{Since: src.At, Said: said, Next: src.At, Row: row}
+		r.owe(s, envelope.UnknownNow, src.At)
+	case r.mayResend(s, tool, src.At):
+		next := src.At.Add(tool.Retry.Delay(s.Used, src.Random))
+		s.to(InDoubt)
+		s.Fail, s.NotBefore = &Fail{Row: row}, 0
+		s.Doubt = &Doubt{Since: src.At, Next: next, Resend: true, Row: row}
+		r.owe(s, envelope.UnknownNow, src.At)
+	default:
+		r.unverifiable(s, row.Code, src.At)
+	}
+}
+
+// mayResend: the tool promises idempotent_for, the time is not over, and neither attempts nor the run's end forbid it.
+func (r *Run) mayResend(s *Step, tool *Tool, now Time) bool {
+	return tool != nil && tool.IdempotentFor > 0 && r.Decided == nil && s.Used < r.attempts(tool) &&
+		now < s.FirstSent.Add(tool.IdempotentFor) && r.Spent.ToolCalls < r.Budget.MaxToolCalls
+}
+
+// unverifiable hands an unknown write to a person.
+func (r *Run) unverifiable(s *Step, last envelope.Code, now Time) {
+	f := failure(envelope.CodeVerificationUnavailable, nil)
+	if last != "" && last != envelope.CodeOutcomeUnknown {
+		f.Details = envelope.Details{"last_code": string(last)}
+	}
+	r.fail(s, *f, now)
+}
+
+// failed applies an established "nothing was done": by its directive.
+func (r *Run) failed(s *Step, reply envelope.Reply, tool *Tool, src Source) {
+	row := reply.Row
+	if s.Disputed {
+		r.fail(s, *failure(envelope.CodeOutcomeDisputed, nil), src.At)
+		return
+	}
+	if row.Outcome != envelope.Retryable {
+		r.fail(s, Fail{Row: row, Details: reply.Details}, src.At)
+		return
+	}
+	s.Failures++
+	r.again(s, Fail{Row: row, Details: reply.Details}, tool, time.Duration(reply.RetryAfter)*time.Millisecond, src)
+}
+
+// again schedules the next attempt, or ends the step where none may follow.
+func (r *Run) again(s *Step, f Fail, tool *Tool, retryAfter time.Duration, src Source) {
+	now := src.At
+	s.Doubt = nil
+	if r.cutting() {
+		r.cut(s, now)
+		return
+	}
+	limit := r.attempts(tool)
+	if s.Used >= limit {
+		r.fail(s, *r.exhausted(s, f.Row.Code), now)
+		return
+	}
+	var wait time.Duration
+	if tool != nil && f.Row.Code != envelope.CodeVerifiedAbsent && f.Row.Code != envelope.CodeWorkerLost {
+		wait = max(tool.Retry.Delay(max(s.Failures, 1), src.Random), retryAfter)
+		if retryAfter > tool.Retry.MaxRetryAfter || retryAfter > 0 && now.Add(retryAfter) > r.Deadline {
+			s.NotBefore = safeAdd(now, retryAfter)
+			f.Row = f.Row.Escalated()
+			r.fail(s, f, now)
+			return
+		}
+	}
+	s.Fail = &f
+	s.NotBefore = envelope.Time(int64(now) + (int64(wait)+int64(time.Millisecond)-1)/int64(time.Millisecond))
+	if wait == 0 {
+		s.to(Ready)
+	} else {
+		s.to(Waiting)
+	}
+	o := r.owe(s, envelope.Retryable, now)
+	o.NotBefore, o.WaitMS, o.Left = s.NotBefore, int64(s.NotBefore-now), limit-s.Used
+}
+
+// safeAdd leaves a time out that cannot be written as RFC 3339 with four digits of year.
+func safeAdd(t Time, d time.Duration) Time {
+	const last = Time(253402300799999) // 9999-12-31T23:59:59.999Z
+	if sum := t.Add(d); sum <= last && sum >= t {
+		return sum
+	}
+	return 0
+}
+
+// afterwards is evidence about a step's last dispatch when the step is neither executing nor unknown any more.
+func (r *Run) afterwards(s *Step, d DispatchID, reply envelope.Reply, tool *Tool, src Source) Verdict {
+	if s.Effect != envelope.Write {
+		return Dropped
+	}
+	switch {
+	case reply.OK:
+		return r.lateCommit(s, d, committed{result: reply.Result, evidRef: reply.EvidenceRef, proof: "reply"}, src)
+	case reply.NoReply || reply.Row.CommitState != envelope.NotCommitted:
+		return Dropped
+	case s.State == Done:
+		if reply.NotSent && s.Proof == "reply" {
+			return Dropped
+		}
+		r.keep(s, d, envelope.NotCommitted, "", src)
+		r.alarm(envelope.CodeOutcomeDisputed, s, src.At)
+		return Noted
+	case r.End != nil:
+		r.keep(s, d, envelope.NotCommitted, "", src)
+		return Noted
+	}
+	return Dropped
+}
+
+// late is evidence about a dispatch that is no step's last one.
+func (r *Run) late(d DispatchID, reply envelope.Reply, src Source) Verdict {
+	if !reply.OK {
+		return Dropped
+	}
+	s := r.dispatched(d)
+	if s == nil || s.Effect != envelope.Write {
+		return Dropped
+	}
+	return r.lateCommit(s, d, committed{result: reply.Result, evidRef: reply.EvidenceRef, proof: "reply"}, src)
+}
+
+// dispatched finds the step of an earlier dispatch in the history.
+func (r *Run) dispatched(d DispatchID) *Step {
+	for i := range r.History {
+		if r.History[i].Dispatch == d {
+			return r.Step(r.History[i].Step)
+		}
+	}
+	return nil
+}
+
+// lateCommit is proof of a commit that comes when the step does not wait for it: the columns of the evidence table from
+// "ready/waiting" on.
+func (r *Run) lateCommit(s *Step, d DispatchID, c committed, src Source) Verdict {
+	last := s.Dispatch == d
+	switch {
+	case s.State == Done:
+		if c.evidRef == "" || c.evidRef == s.EvidRef {
+			return Dropped
+		}
+		r.keep(s, d, envelope.Committed, c.evidRef, src)
+		r.alarm(envelope.CodeOutcomeDisputed, s, src.At)
+		return Noted
+	case r.End != nil:
+		if !r.keep(s, d, envelope.Committed, c.evidRef, src) {
+			return Dropped
+		}
+		if s.Fail == nil || s.Fail.Row.CommitState == envelope.NotCommitted {
+			r.alarm(envelope.CodeOutcomeDisputed, s, src.At) // it contradicts the end
+		}
+		return Noted
+	case s.State == Executing || s.State == InDoubt:
+		// A later dispatch is out: two may have been done. The one in flight settles, then a person decides.
+		if s.Disputed {
+			return Dropped
+		}
+		s.Disputed = true
+		r.keep(s, d, envelope.Committed, c.evidRef, src)
+		if s.State == InDoubt {
+			r.fail(s, *failure(envelope.CodeOutcomeDisputed, nil), src.At)
+		}
+		return Applied
+	case (s.State == Ready || s.State == Waiting) && (last || s.Attempt > 0):
+		// Absent was believed, and it was done after all: no new dispatch; the history keeps the absent.
+		r.note(Event{At: src.At, Kind: EventEvidence, By: src.By, Step: s.Name, Attempt: s.Attempt, CommitState: envelope.Committed, Dispatch: d})
+		r.done(s, c, src.At)
+		return Applied
+	}
+	if s.State != Held {
+		if !r.keep(s, d, envelope.Committed, c.evidRef, src) {
+			return Dropped
+		}
+		r.alarm(envelope.CodeOutcomeDisputed, s, src.At)
+		return Noted
+	}
+	// Held while the episode goes on: what is proven done is done.
+	r.note(Event{At: src.At, Kind: EventEvidence, By: src.By, Step: s.Name, Attempt: s.Attempt, CommitState: envelope.Committed, Dispatch: d})
+	r.done(s, c, src.At)
+	return Applied
+}
+
+// keep holds on to evidence that changes no state, once.
+func (r *Run) keep(s *Step, d DispatchID, c envelope.CommitState, ref string, src Source) bool {
+	for _, k := range r.Evidence {
+		if k.Step == s.Name && k.Dispatch == d && k.CommitState == c && k.EvidenceRef == ref {
+			return false
+		}
+	}
+	if len(r.Evidence) < 64 {
+		r.Evidence = append(r.Evidence, Kept{Step: s.Name, Dispatch: d, Attempt: s.Attempt, CommitState: c, EvidenceRef: ref, By: src.By, At: src.At})
+	}
+	r.note(Event{At: src.At, Kind: EventEvidence, By: src.By, Step: s.Name, Attempt: s.Attempt, CommitState: c, Dispatch: d})
+	return true
+}
+
+// alarm owes an alert that does not follow from the run's end.
+func (r *Run) alarm(code envelope.Code, s *Step, now Time) {
+	reason := envelope.RowFor(code, envelope.Read).ReasonCode
+	for _, a := range r.Alarms {
+		if a.Reason == reason && a.Step == s.Name {
+			return
+		}
+	}
+	r.Alarms = append(r.Alarms, Alarm{N: len(r.Alarms) + 1, Reason: reason, Step: s.Name, At: now})
+}

@@ -1,0 +1,450 @@
+package run
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentrun/executor/pkg/budget"
+	"github.com/agentrun/executor/pkg/deadletter"
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+// Refusal is why an operator's call changes nothing (contract §9): a code and a sentence.
+type Refusal struct {
+	Code    string
+	Message string
+}
+
+func (e *Refusal) Error() string { return e.Code + ": " + e.Message }
+
+// Codes of refusal.
+const (
+	BadRequest = "BAD_REQUEST"
+	NotAllowed = "NOT_ALLOWED"
+	NotFound   = "NOT_FOUND"
+	Conflict   = "CONFLICT"
+	Claimed    = "CLAIMED"
+)
+
+func refusal(code, format string, args ...any) *Refusal {
+	return &Refusal{code, fmt.Sprintf(format, args...)}
+}
+
+// Call is who answers which letter, and why.
+type Call struct {
+	Letter string // "" where the call may leave it out
+	Step   string
+	By     string
+	Reason string
+	At     Time
+}
+
+// admit checks a call against the open letter. first is the first answer, where this is the same call again.
+func (r *Run) admit(kind string, c Call) (first *Answer, err *Refusal) {
+	if c.By == "" {
+		return nil, refusal(BadRequest, "by is missing")
+	}
+	if c.Reason == "" {
+		return nil, refusal(BadRequest, "reason is missing")
+	}
+	if r.Letter == nil {
+		return nil, refusal(NotFound, "run %s has no dead letter", r.RunID)
+	}
+	open := r.Letter.Open
+	if !open || c.Letter != "" && c.Letter != r.Letter.ID {
+		for i := len(r.Answers) - 1; i >= 0; i-- {
+			a := &r.Answers[i]
+			if a.Kind == kind && a.By == c.By && (c.Letter == a.Letter || c.Letter == "" && a.Letter == r.Letter.ID) && (c.Step == "" || c.Step == a.Step) {
+				return a, nil
+			}
+		}
+	}
+	if !open {
+		return nil, refusal(NotFound, "the dead letter of run %s is settled", r.RunID)
+	}
+	if cl := r.Letter.Claim; cl != nil && cl.By != c.By && cl.Until > c.At {
+		return nil, refusal(Claimed, "the dead letter is claimed by %s until %s", cl.By, cl.Until)
+	}
+	if c.Letter != "" && c.Letter != r.Letter.ID {
+		return nil, refusal(Conflict, "the open dead letter is %s", r.Letter.ID)
+	}
+	return nil, nil
+}
+
+// answer settles the open letter.
+func (r *Run) answer(kind string, c Call, commit envelope.CommitState, episode int) *Answer {
+	r.Letter.Open, r.Letter.Claim, r.Letter.Settled = false, nil, c.At
+	a := Answer{Letter: r.Letter.ID, Kind: kind, By: c.By, Step: c.Step, Episode: episode, At: c.At}
+	r.Answers = append(r.Answers, a)
+	r.note(Event{At: c.At, Kind: kind, By: c.By, Step: c.Step, CommitState: commit, Reason: c.Reason})
+	return &r.Answers[len(r.Answers)-1]
+}
+
+// reopen begins the next episode: attempts and elapsed time start again, the other budgets go on.
+func (r *Run) reopen(now Time) {
+	r.Episode++
+	r.EpisodeAt = now
+	r.Deadline = now.Add(r.Budget.Elapsed())
+	r.End, r.Decided = nil, nil
+	if r.Cancel != nil {
+		// A run that was cancelled still ends cancelled once its unknown write is settled; a replay goes on.
+		r.decide(Decision{Why: ByCancel, At: now})
+	}
+	for _, s := range r.Steps {
+		s.Used, s.Failures, s.Losses, s.Proposals = 0, 0, 0, min(s.Proposals, 1)
+	}
+	r.Losses = 0
+}
+
+// ClaimLetter keeps other operators out until a time.
+func (r *Run) ClaimLetter(by string, until, now Time) *Refusal {
+	switch {
+	case by == "":
+		return refusal(BadRequest, "by is missing")
+	case r.Letter == nil || !r.Letter.Open:
+		return refusal(NotFound, "run %s has no open dead letter", r.RunID)
+	case r.Letter.Claim != nil && r.Letter.Claim.By != by && r.Letter.Claim.Until > now:
+		return refusal(Claimed, "the dead letter is claimed by %s until %s", r.Letter.Claim.By, r.Letter.Claim.Until)
+	}
+	r.Letter.Claim = &Claim{By: by, Until: until}
+	r.UpdatedAt = now
+	return nil
+}
+
+// Discard settles the letter and lets the run keep its end.
+func (r *Run) Discard(c Call) (*Answer, *Refusal) {
+	if first, err := r.admit(EventDiscard, c); first != nil || err != nil {
+		return first, err
+	}
+	a := r.answer(EventDiscard, c, "", 0)
+	r.settle(c.At)
+	return a, nil
+}
+
+// openSteps are the required steps that were started or refused and did not end ok: what the letter waits for.
+func (r *Run) openSteps() []*Step {
+	var out []*Step
+	for _, s := range r.Steps {
+		if s.State == Done || s.forgiven() || s.Waived {
+			continue
+		}
+		started := s.Attempt > 0 || s.Fail != nil
+		if !started || s.Optional && s.State != Held {
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// commitState is what is established about a step that did not end ok.
+func (s *Step) commitState() envelope.CommitState {
+	if s.Fail != nil {
+		return s.Fail.Row.CommitState
+	}
+	return envelope.NotCommitted
+}
+
+// resolvable: a person may say what became of this step.
+func (r *Run) resolvable(s *Step) bool {
+	return slices.ContainsFunc(deadletter.Actions(r.situation()).Resolve, func(v deadletter.Resolvable) bool { return v.Step == s.Name })
+}
+
+// pick finds the step that a resolve or approve is about.
+func (r *Run) pick(name string, may func(*Step) bool) (*Step, *Refusal) {
+	open := r.openSteps()
+	if name == "" {
+		if len(open) > 1 {
+			return nil, refusal(BadRequest, "step is missing: %d steps are open", len(open))
+		}
+		if len(open) == 1 && may(open[0]) {
+			return open[0], nil
+		}
+		return nil, refusal(NotAllowed, "the dead letter has no step for this action")
+	}
+	for _, s := range open {
+		if s.Name == name {
+			if may(s) {
+				return s, nil
+			}
+			return nil, refusal(NotAllowed, "step %s is not for this action", name)
+		}
+	}
+	return nil, refusal(BadRequest, "step %s is not open", name)
+}
+
+// Resolution is what a person or a program established about a write.
+type Resolution struct {
+	CommitState envelope.CommitState
+	Result      json.RawMessage // nil: none was given
+	EvidenceRef string
+}
+
+// Resolve records what a person established: committed makes the step ok, not_committed makes it ready again; the run goes
+// on in a new episode.
+func (r *Run) Resolve(c Call, res Resolution, tools Tools) (*Answer, *Refusal) {
+	if c.Letter == "" {
+		return nil, refusal(BadRequest, "letter is missing")
+	}
+	if res.CommitState != envelope.Committed && res.CommitState != envelope.NotCommitted {
+		return nil, refusal(BadRequest, "commit_state must be committed or not_committed")
+	}
+	if first, err := r.admit(EventResolve, c); first != nil || err != nil {
+		return first, err
+	}
+	s, err := r.pick(c.Step, r.resolvable)
+	if err != nil {
+		return nil, err
+	}
+	resultOnly := s.commitState() == envelope.Committed
+	if resultOnly && res.CommitState != envelope.Committed {
+		return nil, refusal(BadRequest, "step %s is committed, only its result is missing", s.Name)
+	}
+	if err := r.checkResult(s, res, tools, resultOnly); err != nil {
+		return nil, err
+	}
+	c.Step = s.Name
+	a := r.answer(EventResolve, c, res.CommitState, r.Episode+1)
+	r.reopen(c.At)
+	s.Disputed = false
+	r.forget(s)
+	if res.CommitState == envelope.Committed {
+		r.done(s, committed{result: res.Result, omitted: res.Result == nil, evidRef: res.EvidenceRef, proof: "person"}, c.At)
+	} else {
+		r.dropEffect(s)
+		s.to(Ready)
+		s.Fail, s.Doubt, s.NotBefore = nil, nil, 0
+	}
+	r.settle(c.At)
+	return a, nil
+}
+
+// forget drops the kept evidence about a step that a person has now decided about; the history keeps it.
+func (r *Run) forget(s *Step) {
+	keep := r.Evidence[:0]
+	for _, k := range r.Evidence {
+		if k.Step != s.Name {
+			keep = append(keep, k)
+		}
+	}
+	r.Evidence = keep
+}
+
+func (r *Run) dropEffect(s *Step) {
+	for i := range r.Effects {
+		if r.Effects[i].Step == s.Name {
+			r.Effects = append(r.Effects[:i], r.Effects[i+1:]...)
+			return
+		}
+	}
+}
+
+func (r *Run) checkResult(s *Step, res Resolution, tools Tools, needed bool) *Refusal {
+	if res.CommitState != envelope.Committed {
+		return nil
+	}
+	if res.Result == nil {
+		if needed {
+			return refusal(BadRequest, "result is missing: step %s is committed and needs one", s.Name)
+		}
+		return nil
+	}
+	if len(res.Result) > MaxArgsBytes || r.size+len(res.Result) > MaxRecordBytes {
+		return refusal(BadRequest, "result is too large")
+	}
+	tool, ok := tools.Tool(s.Tool)
+	if !ok {
+		return refusal(BadRequest, "the config has no tool for step %s any more", s.Name)
+	}
+	if tool.CheckResult != nil && !tool.CheckResult(res.Result) {
+		return refusal(BadRequest, "result does not fit the tool's output_schema")
+	}
+	return nil
+}
+
+// Approve covers exactly the args that were refused.
+func (r *Run) Approve(c Call) (*Answer, *Refusal) {
+	if c.Letter == "" {
+		return nil, refusal(BadRequest, "letter is missing")
+	}
+	if first, err := r.admit(EventApprove, c); first != nil || err != nil {
+		return first, err
+	}
+	s, err := r.pick(c.Step, func(s *Step) bool {
+		return s.State == Held && s.Fail.Row.Code == envelope.CodeMissingApproval
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.Step = s.Name
+	a := r.answer(EventApprove, c, "", r.Episode+1)
+	r.reopen(c.At)
+	s.Approved = s.AskedSum
+	s.to(Ready)
+	s.Fail, s.Asked, s.AskedSum, s.NotBefore = nil, nil, "", 0
+	r.settle(c.At)
+	return a, nil
+}
+
+// ReplayWith is what a replay may change.
+type ReplayWith struct {
+	Args json.RawMessage // nil: as they were
+	Add  *budget.Request
+	Max  *budget.Ceiling
+}
+
+// Replay continues after the last proven step, with attempts and elapsed time anew. It is refused while the outcome of any
+// step is unknown.
+func (r *Run) Replay(c Call, w ReplayWith) (*Answer, *Refusal) {
+	if first, err := r.admit(EventReplay, c); first != nil || err != nil {
+		return first, err
+	}
+	if err := w.Add.Validate(); err != nil {
+		return nil, refusal(BadRequest, "%s", err)
+	}
+	limits := budget.Add(r.Budget, w.Add)
+	if name := budget.Exceeds(limits, w.Max); name != "" && w.Add != nil {
+		return nil, refusal(BadRequest, "add_budget would raise %s above what the config allows", name)
+	}
+	if err := r.mayReplay(limits); err != nil {
+		return nil, err
+	}
+	target := r.Step(r.End.Step)
+	if w.Args != nil {
+		if target == nil || target.State == Done || target.State == Ready && target.Attempt > 0 {
+			return nil, refusal(BadRequest, "args: the dead letter has no step to change")
+		}
+		if w.Args[0] != '{' || len(w.Args) > MaxArgsBytes || envelope.Depth(w.Args) > MaxArgsDepth {
+			return nil, refusal(BadRequest, "args must be an object of at most %d bytes, nested at most %d deep", MaxArgsBytes, MaxArgsDepth)
+		}
+	}
+	a := r.answer(EventReplay, c, "", r.Episode+1)
+	r.Budget = limits
+	open := r.openSteps()
+	r.Cancel = nil
+	r.reopen(c.At)
+	r.Replays++
+	for _, s := range open {
+		if r.More && s.State == Failed && s != target {
+			continue // an open run's fatal step still waits for its amendment
+		}
+		if s.State != Ready {
+			s.to(Ready)
+		}
+		s.Fail, s.NotBefore, s.Doubt, s.Asked = nil, 0, nil, nil
+	}
+	for _, s := range r.Steps {
+		if s.State == Stopped {
+			s.to(Ready)
+		}
+	}
+	if w.Args != nil && digest(target.Tool, w.Args) != target.Digest {
+		target.propose(w.Args)
+		target.Proposals = 1
+	}
+	if target != nil && target.State == Ready {
+		r.unstop(target)
+	}
+	r.settle(c.At)
+	return a, nil
+}
+
+// unstop lets the steps start that a replayed step had stopped: they wait for it in order anyway.
+func (r *Run) unstop(by *Step) {
+	for _, s := range r.Steps {
+		if s.StoppedBy == by.Name {
+			s.StoppedBy = ""
+		}
+	}
+}
+
+// mayReplay is the rule of contract §7 for replay, with the sentence that says why not.
+func (r *Run) mayReplay(limits budget.Limits) *Refusal {
+	if !deadletter.Actions(r.situation()).Allows(deadletter.Replay) {
+		switch {
+		case r.Invalid != nil:
+			return refusal(NotAllowed, "the job cannot be read; it can only be discarded")
+		case r.Replays >= deadletter.MaxReplays:
+			return refusal(NotAllowed, "the run has been replayed %d times", r.Replays)
+		}
+		return refusal(NotAllowed, "a step of the run may have been done; resolve it first")
+	}
+	code := r.End.Row.Code
+	calls := code == envelope.CodeToolCallsExhausted && r.Spent.ToolCalls >= limits.MaxToolCalls
+	if deadletter.NeedsBudget(code) && (calls || budget.Over(r.Spent, limits) != "") {
+		return refusal(NotAllowed, "the run has used up its budget (%s); replay needs add_budget", r.End.Row.ReasonCode)
+	}
+	return nil
+}
+
+// Report is what a program learned about a write: a webhook, a callback (contract §9). attempt 0 means that it names none.
+func (r *Run) Report(step string, attempt int, by string, res Resolution, tools Tools, now Time) (Verdict, *Refusal) {
+	s := r.Step(step)
+	switch {
+	case by == "":
+		return Dropped, refusal(BadRequest, "by is missing")
+	case s == nil:
+		return Dropped, refusal(NotFound, "run %s has no step %s", r.RunID, step)
+	case res.CommitState != envelope.Committed && res.CommitState != envelope.NotCommitted:
+		return Dropped, refusal(BadRequest, "commit_state must be committed or not_committed")
+	case res.EvidenceRef == "":
+		return Dropped, refusal(BadRequest, "evidence_ref is missing")
+	case s.Effect != envelope.Write:
+		return Dropped, refusal(BadRequest, "step %s is no write that was started", step)
+	}
+	if err := r.checkResult(s, res, tools, false); err != nil {
+		return Dropped, err
+	}
+	defer r.settle(now)
+	r.note(Event{At: now, Kind: EventReport, By: by, Step: step, Attempt: attempt, CommitState: res.CommitState})
+	src := Source{By: by, At: now}
+	if res.CommitState == envelope.NotCommitted {
+		return r.reportAbsent(s, attempt, tools, src), nil
+	}
+	c := committed{result: res.Result, omitted: res.Result == nil, evidRef: res.EvidenceRef, proof: "report"}
+	if r.End == nil && (s.State == Executing || s.State == InDoubt) && !s.Disputed {
+		r.closeAttempt(s.Dispatch, now, "", envelope.Committed)
+		r.done(s, c, now)
+		return Applied, nil
+	}
+	if v := r.lateCommit(s, s.Dispatch, c, src); v != Dropped {
+		return v, nil
+	}
+	return Noted, nil
+}
+
+// reportAbsent: "nothing was done" counts only for the unknown attempt that it names, after its window.
+func (r *Run) reportAbsent(s *Step, attempt int, tools Tools, src Source) Verdict {
+	if s.State == Done || r.End != nil {
+		r.keep(s, s.Dispatch, envelope.NotCommitted, "", src)
+		if s.State == Done {
+			r.alarm(envelope.CodeOutcomeDisputed, s, src.At)
+		}
+		return Noted
+	}
+	if s.State != InDoubt || s.Doubt.Resend {
+		return Noted
+	}
+	if attempt == s.Attempt && s.Doubt.WindowOver {
+		tool, _ := tools.Tool(s.Tool)
+		r.absent(s, tool, src)
+		return Applied
+	}
+	s.Doubt.Next = src.At
+	return Applied
+}
+
+// RemembersUntil is when the record of an ended run may go: the retention after its end or after its letter was settled,
+// whichever is later; zero while it must stay.
+func (r *Run) RemembersUntil(retention time.Duration) Time {
+	if r.End == nil || r.Letter != nil && r.Letter.Open {
+		return 0
+	}
+	at := r.End.At
+	if r.Letter != nil {
+		at = max(at, r.Letter.Settled)
+	}
+	return at.Add(retention)
+}

@@ -1,0 +1,56 @@
+package run
+
+import (
+	"slices"
+
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+// Sizes at which results leave the record (architecture: the record holds what is needed to go on).
+const (
+	openResultMax  = 4 << 10   // in an open run a published result above this is replaced by its sequence
+	recordSoftMax  = 256 << 10 // above this every published result is, oldest first
+	recordHeadroom = 16 << 10  // kept free for what an end needs
+)
+
+// fits reports whether a result of n bytes may still come into the record.
+func (r *Run) fits(n int) bool { return r.size+n+recordHeadroom <= MaxRecordBytes }
+
+// trim drops what nothing needs any more, before the record is written: an ended run's args and results that no owed
+// outcome needs (digests stay), and an open run's large results once they can be read back from AGENTRUN_RESULTS.
+func (r *Run) trim() {
+	if r.End != nil && (r.End.Outcome == envelope.OK || r.End.Outcome == envelope.Cancelled) {
+		for _, s := range r.Steps {
+			s.Args, s.Asked = nil, nil
+			if !r.owes(s) {
+				s.Result = nil
+			}
+		}
+		return
+	}
+	if r.More && r.End == nil {
+		r.detach(openResultMax, 0)
+	}
+}
+
+// owes reports whether an unpublished outcome refers to the step's result.
+func (r *Run) owes(s *Step) bool {
+	return slices.ContainsFunc(r.Owed, func(o Owed) bool {
+		return o.Scope == envelope.StepScope && o.Step == s.Name && o.Outcome == envelope.OK
+	})
+}
+
+// detach replaces published results above min by their sequence, oldest first, until the record has lost want bytes.
+func (r *Run) detach(minimum, want int) {
+	for _, s := range r.Steps {
+		if s.State != Done || s.OutcomeSeq == 0 || len(s.Result) <= minimum || r.owes(s) {
+			continue
+		}
+		want -= len(s.Result)
+		r.size -= len(s.Result)
+		s.Result = nil
+		if want <= 0 && minimum == 0 {
+			return
+		}
+	}
+}

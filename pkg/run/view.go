@@ -1,0 +1,158 @@
+package run
+
+import (
+	"time"
+
+	"github.com/agentrun/executor/pkg/budget"
+	"github.com/agentrun/executor/pkg/deadletter"
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+// View is a run as operators see it (contract §9).
+type View struct {
+	Tenant           string                     `json:"tenant"`
+	RunID            string                     `json:"run_id"`
+	Workflow         string                     `json:"workflow,omitempty"`
+	Owner            string                     `json:"owner,omitempty"`
+	Actor            string                     `json:"actor,omitempty"`
+	State            string                     `json:"state"`
+	Outcome          envelope.Word              `json:"outcome,omitempty"`
+	ReasonCode       string                     `json:"reason_code,omitempty"`
+	Episode          int                        `json:"episode"`
+	More             bool                       `json:"more"`
+	Steps            []StepView                 `json:"steps"`
+	Budget           budget.Request             `json:"budget"`
+	Spent            *envelope.Spent            `json:"spent"`
+	CompletedEffects []envelope.CompletedEffect `json:"completed_effects"`
+	History          []HistoryView              `json:"history"`
+	CreatedAt        Time                       `json:"created_at"`
+	UpdatedAt        Time                       `json:"updated_at"`
+}
+
+// StepView is one step of a View.
+type StepView struct {
+	Step        string               `json:"step"`
+	Tool        string               `json:"tool"`
+	Effect      envelope.Effect      `json:"effect"`
+	State       State                `json:"state"`
+	Attempt     int                  `json:"attempt"`
+	Code        envelope.Code        `json:"code,omitempty"`
+	CommitState envelope.CommitState `json:"commit_state,omitempty"`
+	NotBefore   Time                 `json:"not_before,omitempty"`
+}
+
+// HistoryView is one line of a View's history.
+type HistoryView struct {
+	At          Time                 `json:"at"`
+	Kind        string               `json:"kind"`
+	By          string               `json:"by"`
+	Step        string               `json:"step,omitempty"`
+	Attempt     int                  `json:"attempt,omitempty"`
+	Code        envelope.Code        `json:"code,omitempty"`
+	CommitState envelope.CommitState `json:"commit_state,omitempty"`
+	Reason      string               `json:"reason,omitempty"`
+}
+
+// State names of a run that has not ended (contract §9); the end's word otherwise.
+const (
+	StateOpen       = "open"
+	StateReady      = "ready"
+	StateRunning    = "running"
+	StateWaiting    = "waiting"
+	StateUnknown    = "unknown"
+	StateCancelling = "cancelling"
+)
+
+// State is the run's state as operators see it: of a run that has not ended the first that applies of cancelling, unknown,
+// running, ready, waiting, open.
+func (r *Run) State() string {
+	if r.End != nil {
+		return string(r.End.Outcome)
+	}
+	if r.Cancel != nil {
+		return StateCancelling
+	}
+	state := StateOpen
+	rank := map[string]int{StateOpen: 0, StateWaiting: 1, StateReady: 2, StateRunning: 3, StateUnknown: 4}
+	for _, s := range r.Steps {
+		t := state
+		switch {
+		case s.State == InDoubt:
+			t = StateUnknown
+		case s.State == Executing:
+			t = StateRunning
+		case s.State == Ready && s.StoppedBy == "" && !s.Waived:
+			t = StateReady
+		case s.State == Waiting:
+			t = StateWaiting
+		}
+		if rank[t] > rank[state] {
+			state = t
+		}
+	}
+	return state
+}
+
+// View shows the run. now is used for the elapsed time of a run that goes on.
+func (r *Run) View(now Time) *View {
+	if r.End != nil {
+		now = r.End.At
+	}
+	v := &View{
+		Tenant: r.Tenant, RunID: r.RunID, Workflow: r.Workflow, Owner: r.Owner, Actor: r.Actor, State: r.State(),
+		Episode: r.Episode, More: r.More, Steps: []StepView{}, Budget: deadletter.BudgetOf(r.Budget),
+		Spent:            r.Spent.Outcome(time.Duration(r.elapsed(now)) * time.Millisecond),
+		CompletedEffects: r.completed(len(r.Effects)), History: []HistoryView{}, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+	}
+	if r.End != nil {
+		v.Outcome = r.End.Outcome
+		if r.End.Row != nil {
+			v.ReasonCode = r.End.Row.ReasonCode
+		}
+	}
+	for _, s := range r.Steps {
+		sv := StepView{Step: s.Name, Tool: s.Tool, Effect: s.Effect, State: s.State, Attempt: s.Attempt, NotBefore: s.NotBefore}
+		if s.Fail != nil {
+			sv.Code, sv.CommitState = s.Fail.Row.Code, s.Fail.Row.CommitState
+		} else if s.State == Done {
+			sv.CommitState = envelope.Committed
+		}
+		v.Steps = append(v.Steps, sv)
+	}
+	for _, e := range r.History {
+		v.History = append(v.History, HistoryView{At: e.At, Kind: e.Kind, By: e.By, Step: e.Step, Attempt: e.Attempt, Code: e.Code, CommitState: e.CommitState, Reason: e.Reason})
+	}
+	return v
+}
+
+// Due is when somebody must look at the run although nobody holds it: zero for never. A run under a lease is its holder's
+// business until the lease ends or the deadline passes.
+func (r *Run) Due(now Time) Time {
+	if r.End != nil {
+		return 0
+	}
+	if r.Lease != nil {
+		return r.Deadline
+	}
+	due := r.Deadline
+	if r.Decided != nil {
+		due = 0 // the deadline has no say any more
+	}
+	at := func(t Time) {
+		if due == 0 || t < due {
+			due = t
+		}
+	}
+	for _, s := range r.Steps {
+		if s.State == InDoubt {
+			at(max(s.Doubt.Next, 1))
+		}
+	}
+	n := r.Next(now)
+	if len(n.Ready) > 0 || n.Expired {
+		at(now)
+	} else if n.At != 0 {
+		at(n.At)
+	}
+	return due
+}
