@@ -1,0 +1,102 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// storedMessage is a message of a stream, as its leader has it.
+type storedMessage struct {
+	Subject string    `json:"subject"`
+	Seq     uint64    `json:"seq"`
+	Header  []byte    `json:"hdrs"`
+	Data    []byte    `json:"data"`
+	Time    time.Time `json:"time"`
+}
+
+func (m *storedMessage) header() nats.Header {
+	if len(m.Header) == 0 {
+		return nil
+	}
+	h, err := nats.DecodeHeadersMsg(m.Header)
+	if err != nil {
+		return nil
+	}
+	return h
+}
+
+// getRequest asks for the last message of a subject, or the first one from Seq on that matches NextBySubject.
+type getRequest struct {
+	Seq           uint64 `json:"seq,omitempty"`
+	LastBySubject string `json:"last_by_subj,omitempty"`
+	NextBySubject string `json:"next_by_subj,omitempty"`
+}
+
+// get reads at the leader: never the direct API, which any replica answers.
+func (c *Conn) get(ctx context.Context, stream string, ask getRequest) (*storedMessage, error) {
+	var reply struct {
+		Message *storedMessage `json:"message"`
+	}
+	if err := c.api(ctx, "$JS.API.STREAM.MSG.GET."+stream, ask, &reply); err != nil {
+		return nil, err
+	}
+	if reply.Message == nil {
+		return nil, fmt.Errorf("%w: empty answer", ErrNotFound)
+	}
+	return reply.Message, nil
+}
+
+// deleteMessage removes a message by its sequence; ErrNotFound if the sequence is gone already.
+func (c *Conn) deleteMessage(ctx context.Context, stream string, seq uint64) error {
+	ask := struct {
+		Seq     uint64 `json:"seq"`
+		NoErase bool   `json:"no_erase"`
+	}{seq, true}
+	return c.api(ctx, "$JS.API.STREAM.MSG.DELETE."+stream, ask, nil)
+}
+
+// api makes a request of the JetStream API. It asks again while the answer is that there is no leader or no stream:
+// both pass by themselves, the latter because the keeper makes it again.
+func (c *Conn) api(ctx context.Context, subject string, ask, answer any) error {
+	var body []byte
+	if ask != nil {
+		var err error
+		if body, err = json.Marshal(ask); err != nil {
+			return err
+		}
+	}
+	p := c.publish(&nats.Msg{Subject: subject, Data: body})
+	p.question = true
+	defer p.close()
+	for {
+		reply, err := p.await(ctx)
+		if err != nil {
+			return err
+		}
+		var failed struct {
+			Error *refusal `json:"error"`
+		}
+		if err := json.Unmarshal(reply.Data, &failed); err != nil {
+			return fmt.Errorf("answer of %s: %w", subject, err)
+		}
+		switch r := failed.Error; {
+		case r == nil && answer == nil:
+			return nil
+		case r == nil:
+			return json.Unmarshal(reply.Data, answer)
+		case r.ErrCode == codeDeleteFailed:
+			return fmt.Errorf("%w: %s", ErrNotFound, r.Description)
+		case r.ErrCode == codeStreamNotFound:
+			c.keeper.check()
+		case !r.passing():
+			return r.err()
+		}
+		if err := p.again(ctx); err != nil {
+			return err
+		}
+	}
+}

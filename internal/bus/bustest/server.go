@@ -1,0 +1,199 @@
+// Package bustest runs real NATS servers inside a test: one, or three with replicated streams.
+package bustest
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// startLimit bounds every wait for a server.
+const startLimit = 20 * time.Second
+
+// Option changes a server.
+type Option func(*server.Options)
+
+// SyncAlways makes the server write through to the disk before it acknowledges.
+func SyncAlways() Option { return func(o *server.Options) { o.SyncAlways = true } }
+
+// MaxPayload sets the limit for one message, in bytes.
+func MaxPayload(n int32) Option { return func(o *server.Options) { o.MaxPayload = n } }
+
+// Server is one server with a store of its own, which can be stopped and started again at the same address.
+type Server struct {
+	URL string
+
+	tb      testing.TB
+	options server.Options
+	mu      sync.Mutex
+	running *server.Server
+}
+
+// Start runs a server with JetStream on 127.0.0.1 until the test ends.
+func Start(tb testing.TB, options ...Option) *Server {
+	tb.Helper()
+	o := server.Options{
+		ServerName: "bustest", Host: "127.0.0.1", Port: freePort(tb), JetStream: true, StoreDir: tb.TempDir(),
+		NoSigs: true, NoLog: true,
+	}
+	for _, option := range options {
+		option(&o)
+	}
+	s := &Server{tb: tb, options: o, URL: fmt.Sprintf("nats://127.0.0.1:%d", o.Port)}
+	s.StartAgain()
+	tb.Cleanup(s.Stop)
+	return s
+}
+
+// StartAgain starts the server on its old store, at its old address.
+func (s *Server) StartAgain() {
+	s.tb.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running != nil {
+		return
+	}
+	o := s.options // the server changes what it is given
+	running, err := server.NewServer(&o)
+	if err != nil {
+		s.tb.Fatalf("nats server: %v", err)
+	}
+	running.Start()
+	if !running.ReadyForConnections(startLimit) {
+		s.tb.Fatalf("nats server not ready after %s", startLimit)
+	}
+	s.running = running
+}
+
+// Stop shuts the server down and keeps its store.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running == nil {
+		return
+	}
+	s.running.Shutdown()
+	s.running.WaitForShutdown()
+	s.running = nil
+}
+
+// Wipe gives a stopped server an empty store.
+func (s *Server) Wipe() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.options.StoreDir = s.tb.TempDir()
+}
+
+// Embedded returns the running server, for in-process connections; nil while it is stopped.
+func (s *Server) Embedded() *server.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running
+}
+
+// Conn returns a plain connection for what a test does beside the code under test. It survives restarts.
+func (s *Server) Conn() *nats.Conn {
+	s.tb.Helper()
+	return connect(s.tb, s.URL)
+}
+
+func connect(tb testing.TB, url string) *nats.Conn {
+	tb.Helper()
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	if err != nil {
+		tb.Fatalf("connect %s: %v", url, err)
+	}
+	tb.Cleanup(nc.Close)
+	return nc
+}
+
+// Cluster is three servers that replicate streams among them.
+type Cluster struct {
+	URL     string // of all three
+	Servers []*Server
+}
+
+// StartCluster runs three servers and waits until they have a leader.
+func StartCluster(tb testing.TB, options ...Option) *Cluster {
+	tb.Helper()
+	const size = 3
+	ports, routes := make([]int, size), ""
+	for i := range ports {
+		ports[i] = freePort(tb)
+		if i > 0 {
+			routes += ","
+		}
+		routes += fmt.Sprintf("nats://127.0.0.1:%d", ports[i])
+	}
+	c := &Cluster{}
+	dir := tb.TempDir()
+	for i := range size {
+		o := server.Options{
+			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: freePort(tb), JetStream: true,
+			StoreDir: filepath.Join(dir, fmt.Sprintf("n%d", i)), NoSigs: true, NoLog: true,
+			Cluster: server.ClusterOpts{Name: "bustest", Host: "127.0.0.1", Port: ports[i]},
+			Routes:  server.RoutesFromStr(routes),
+		}
+		for _, option := range options {
+			option(&o)
+		}
+		s := &Server{tb: tb, options: o, URL: fmt.Sprintf("nats://127.0.0.1:%d", o.Port)}
+		s.StartAgain()
+		tb.Cleanup(s.Stop)
+		c.Servers = append(c.Servers, s)
+		if i > 0 {
+			c.URL += ","
+		}
+		c.URL += s.URL
+	}
+	Eventually(tb, "the cluster has a leader that knows all three", func() bool {
+		for _, s := range c.Servers {
+			if e := s.Embedded(); e.JetStreamIsLeader() {
+				return len(e.JetStreamClusterPeers()) == size
+			}
+		}
+		return false
+	})
+	return c
+}
+
+// Conn returns a plain connection to the cluster.
+func (c *Cluster) Conn(tb testing.TB) *nats.Conn {
+	tb.Helper()
+	return connect(tb, c.URL)
+}
+
+// Eventually asks again and again until done, and fails the test after a generous time. It is for states of the server
+// that nothing signals; what signals is waited for.
+func Eventually(tb testing.TB, what string, done func() bool) {
+	tb.Helper()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	limit := time.NewTimer(startLimit)
+	defer limit.Stop()
+	for !done() {
+		select {
+		case <-ticker.C:
+		case <-limit.C:
+			tb.Fatalf("not within %s: %s", startLimit, what)
+		}
+	}
+}
+
+// freePort returns a port that was free a moment ago: the server keeps its address across restarts, so it cannot ask
+// for any.
+func freePort(tb testing.TB) int {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatalf("listen: %v", err)
+	}
+	defer l.Close() //nolint:errcheck // only its number was wanted
+	return l.Addr().(*net.TCPAddr).Port
+}

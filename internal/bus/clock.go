@@ -1,0 +1,92 @@
+package bus
+
+import (
+	"sync"
+	"time"
+)
+
+// driftPPM is how far a machine's clock may run off the server's, in microseconds a second. Ordinary quartz is within
+// 100; slewing by NTP adds up to 500.
+const driftPPM = 1000
+
+// Clock keeps bounds on the server's time. No lease and no verdict depends on it. What must be no earlier is written
+// from Upper and judged due by Lower.
+type Clock struct {
+	now func() time.Duration // monotonic
+
+	mu      sync.Mutex
+	samples uint64
+	at      time.Duration // of the latest sample
+	lower   time.Time     // of the server's clock, at at
+	upper   time.Time
+}
+
+// sample says that the server's clock showed ts at some moment between sent and received. A sample that contradicts
+// what was known replaces it: another server answers now, or its clock was set.
+func (c *Clock) sample(ts time.Time, sent, received time.Duration) {
+	lower, upper := ts, ts.Add(received-sent)
+	upper = upper.Add(drift(received - sent))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.samples > 0 {
+		knownLower, knownUpper := c.bounds(received)
+		if !knownLower.After(upper) && !lower.After(knownUpper) {
+			lower, upper = latest(lower, knownLower), earliest(upper, knownUpper)
+		}
+	}
+	c.samples++
+	c.at, c.lower, c.upper = received, lower, upper
+}
+
+func (c *Clock) bounds(now time.Duration) (lower, upper time.Time) {
+	passed := now - c.at
+	return c.lower.Add(passed - drift(passed)), c.upper.Add(passed + drift(passed))
+}
+
+func drift(d time.Duration) time.Duration { return d / 1_000_000 * driftPPM }
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// Known reports whether the server's time has been read at all. Setup returns with it known.
+func (c *Clock) Known() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.samples > 0
+}
+
+// Lower is a time that the server's clock has certainly reached. While it is not Known, the zero time.
+func (c *Clock) Lower() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.samples == 0 {
+		return time.Time{}
+	}
+	lower, _ := c.bounds(c.now())
+	return lower
+}
+
+// Upper is a time that the server's clock has certainly not passed. While it is not Known, the machine's own time.
+func (c *Clock) Upper() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.samples == 0 {
+		return time.Now()
+	}
+	_, upper := c.bounds(c.now())
+	return upper
+}
+
+// Clock returns the bounds on the server's time.
+func (c *Conn) Clock() *Clock { return &c.clock }

@@ -1,0 +1,238 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Errors that callers branch on.
+var (
+	// ErrNotFound: nothing is there, said by the leader.
+	ErrNotFound = errors.New("not found")
+	// ErrConflict: the write was refused for good; another revision is stored. Read again and decide again.
+	ErrConflict = errors.New("another revision is stored")
+	// ErrStoreFull: the stream refuses new subjects because of its limit. Nothing was stored.
+	ErrStoreFull = errors.New("the store is full")
+	// ErrTooLarge: the message is above the server's or the stream's limit. Nothing was stored.
+	ErrTooLarge = errors.New("message too large")
+	// ErrUnsettled: the context ended before it was known whether the write landed. It may still land.
+	ErrUnsettled = errors.New("the write may or may not have landed")
+	// ErrGap: an earlier message of the result subject is missing; publish from there.
+	ErrGap = errors.New("an earlier outcome is missing")
+	// ErrClosed: the connection was closed by this process.
+	ErrClosed = errors.New("connection closed")
+)
+
+// Refusal is a definite answer of the server that none of the sentinels stands for; repeating the write is no use.
+type Refusal struct {
+	Code        int    // the server's error code, for example 10097
+	Description string // the server's text
+}
+
+func (r *Refusal) Error() string { return fmt.Sprintf("refused: %s (%d)", r.Description, r.Code) }
+
+// Options say how to reach the server.
+type Options struct {
+	URL   string // comma-separated; ignored with InProcess
+	Name  string // shown in the server's connection list
+	Creds string // credentials file, optional
+
+	TLSCA, TLSCert, TLSKey string // files, optional
+
+	InboxPrefix string // default _INBOX
+	InProcess   nats.InProcessConnProvider
+	Logger      *slog.Logger // default: slog.Default()
+
+	// AttemptTimeout is how long one attempt of a write or request waits for its answer before it is sent again;
+	// default 2s, doubled with each attempt up to 10s.
+	AttemptTimeout time.Duration
+}
+
+// Conn is one connection with everything that hangs on it.
+type Conn struct {
+	nc   *nats.Conn
+	js   jetstream.JetStream
+	log  *slog.Logger
+	mux  *mux
+	opts Options
+
+	mu       sync.Mutex
+	changed  chan struct{} // closed and replaced at each change of the connection's state
+	closed   chan struct{} // closed for good
+	closing  bool
+	config   Config // of Setup
+	ready    bool   // Setup has succeeded
+	status   Status
+	replaced []func(time.Time)
+
+	keeper *keeper
+	clock  Clock
+	runs   Runs
+}
+
+// Connect starts the connection and returns at once: if no server answers, it goes on trying in the background, for
+// ever. Close it.
+func Connect(o Options) (*Conn, error) {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.AttemptTimeout <= 0 {
+		o.AttemptTimeout = 2 * time.Second
+	}
+	c := &Conn{
+		log: o.Logger, opts: o,
+		changed: make(chan struct{}), closed: make(chan struct{}),
+	}
+	c.keeper = newKeeper(c)
+	c.clock.now = boottime
+	c.runs.conn = c
+	c.mux = newMux(o.AttemptTimeout)
+	nc, err := nats.Connect(o.URL, c.natsOptions(o)...)
+	if err != nil {
+		c.mux.stop()
+		return nil, fmt.Errorf("bus: connect %s: %w", o.URL, err)
+	}
+	c.nc = nc
+	if c.js, err = jetstream.New(nc); err == nil {
+		err = c.mux.attach(nc)
+	}
+	if err != nil {
+		c.mux.stop()
+		nc.Close()
+		return nil, fmt.Errorf("bus: connect: %w", err)
+	}
+	go c.keeper.run()
+	return c, nil
+}
+
+func (c *Conn) natsOptions(o Options) []nats.Option {
+	opts := []nats.Option{
+		nats.Name(o.Name),
+		nats.MaxReconnects(-1),
+		nats.RetryOnFailedConnect(true),
+		nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(250 * time.Millisecond),
+		nats.ReconnectJitter(100*time.Millisecond, 500*time.Millisecond),
+		// Nothing is kept for later by the client: what could not be sent now is decided anew by us.
+		nats.ReconnectBufSize(-1),
+		nats.PingInterval(5 * time.Second),
+		nats.MaxPingsOutstanding(2),
+		nats.Timeout(2 * time.Second),
+		nats.DrainTimeout(10 * time.Second),
+		// Every subject is built from validated tokens; the check costs more than it finds.
+		nats.SkipSubjectValidation(),
+		nats.ConnectHandler(func(nc *nats.Conn) {
+			c.log.Info("nats connected", "url", nc.ConnectedUrlRedacted())
+			c.stateChanged()
+		}),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			c.log.Info("nats reconnected", "url", nc.ConnectedUrlRedacted())
+			c.stateChanged()
+		}),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if !c.isClosing() {
+				c.log.Warn("nats disconnected", "error", err)
+			}
+			c.mux.loseAll()
+			c.stateChanged()
+		}),
+		nats.ClosedHandler(func(*nats.Conn) { c.stateChanged() }),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			if sub != nil {
+				c.log.Error("nats", "subject", sub.Subject, "error", err)
+				return
+			}
+			c.log.Error("nats", "error", err)
+		}),
+	}
+	if o.InboxPrefix != "" {
+		opts = append(opts, nats.CustomInboxPrefix(o.InboxPrefix))
+	}
+	if o.InProcess != nil {
+		opts = append(opts, nats.InProcessServer(o.InProcess))
+	}
+	if o.Creds != "" {
+		opts = append(opts, nats.UserCredentials(o.Creds))
+	}
+	if o.TLSCA != "" {
+		opts = append(opts, nats.RootCAs(o.TLSCA))
+	}
+	if o.TLSCert != "" || o.TLSKey != "" {
+		opts = append(opts, nats.ClientCert(o.TLSCert, o.TLSKey))
+	}
+	return opts
+}
+
+// NATS returns the underlying connection, for the micro service and the NATS tools.
+func (c *Conn) NATS() *nats.Conn { return c.nc }
+
+// Close ends everything that was started on the connection. Calls in flight return ErrUnsettled or ErrClosed.
+func (c *Conn) Close() {
+	c.mu.Lock()
+	if c.closing {
+		c.mu.Unlock()
+		return
+	}
+	c.closing = true
+	close(c.closed)
+	c.mu.Unlock()
+	if c.nc.IsConnected() {
+		// Plain acknowledgements that were just sent must reach the server.
+		_ = c.nc.FlushTimeout(time.Second)
+	}
+	c.mux.stop()
+	c.nc.Close()
+	c.keeper.wait()
+}
+
+func (c *Conn) isClosing() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closing
+}
+
+// stateChanged wakes everyone who waits for the connection.
+func (c *Conn) stateChanged() {
+	c.mu.Lock()
+	close(c.changed)
+	c.changed = make(chan struct{})
+	c.mu.Unlock()
+	c.keeper.kick()
+}
+
+// change returns a channel that is closed at the next change of the connection's state. Take it before looking.
+func (c *Conn) change() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
+}
+
+// Connected reports whether there is a server at the other end right now.
+func (c *Conn) Connected() bool { return c.nc.IsConnected() }
+
+// WaitConnected returns nil as soon as there is a connection.
+func (c *Conn) WaitConnected(ctx context.Context) error {
+	for {
+		changed := c.change()
+		if c.nc.IsConnected() {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-c.closed:
+			return ErrClosed
+		case <-ctx.Done():
+			return fmt.Errorf("bus: waiting for a connection: %w", ctx.Err())
+		}
+	}
+}
+
+// MaxPayload is the server's limit for one message with its headers, in bytes; 0 while it is not known.
+func (c *Conn) MaxPayload() int64 { return c.nc.MaxPayload() }

@@ -1,0 +1,216 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+const (
+	// observeEvery bounds how long a stream that disappeared without anybody asking for it stays unnoticed, and how old
+	// a clock sample is.
+	observeEvery = 10 * time.Second
+	// checkGap is the least time between two checks that calls without an answer ask for.
+	checkGap = 250 * time.Millisecond
+	// keeperTimeout is for one check of everything.
+	keeperTimeout = 5 * time.Second
+)
+
+// keeper is the one goroutine that keeps streams and consumers there, the clock read and the status known.
+type keeper struct {
+	conn *Conn
+	wish chan struct{}
+	done chan struct{}
+}
+
+func newKeeper(c *Conn) *keeper {
+	return &keeper{conn: c, wish: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// check asks for a check soon; it never blocks.
+func (k *keeper) check() {
+	select {
+	case k.wish <- struct{}{}:
+	default:
+	}
+}
+
+// kick is check for a change of the connection.
+func (k *keeper) kick() { k.check() }
+
+func (k *keeper) wait() { <-k.done }
+
+func (k *keeper) run() {
+	defer close(k.done)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		<-k.conn.closed
+		cancel()
+	}()
+	ticker := time.NewTicker(observeEvery)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-k.wish:
+		}
+		if k.conn.nc.IsConnected() {
+			k.once(ctx)
+		}
+		gap := time.NewTimer(checkGap)
+		select {
+		case <-ctx.Done():
+		case <-gap.C:
+		}
+		gap.Stop()
+	}
+}
+
+func (k *keeper) once(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
+	defer cancel()
+	c := k.conn
+	c.mu.Lock()
+	ready := c.ready
+	c.mu.Unlock()
+	if !ready {
+		return
+	}
+	err := c.Ensure(ctx)
+	if err == nil {
+		err = c.observe(ctx)
+	}
+	c.mu.Lock()
+	if errors.Is(ctx.Err(), context.Canceled) {
+		err = nil
+	}
+	before := c.status.Problem
+	c.status.Problem = err
+	c.mu.Unlock()
+	switch {
+	case err != nil && (before == nil || before.Error() != err.Error()):
+		c.log.Error("streams are not as they must be", "error", err)
+	case err == nil && before != nil:
+		c.log.Info("streams are as they must be again")
+	}
+	if err != nil {
+		k.check()
+	}
+}
+
+// Status is what readiness and the limits on intake are judged by.
+type Status struct {
+	Connected bool
+	Problem   error     // of the last check of the streams; nil: as they must be
+	Observed  time.Time // when the counts were read, by the local clock; zero: never
+
+	Runs, RunsMax       int64     // messages of AGENTRUN_RUNS and their limit
+	Letters, LettersMax int64     // the same of AGENTRUN_DEADLETTERS
+	Jobs, JobsMax       int64     // the same of AGENTRUN_JOBS
+	Created             time.Time // of AGENTRUN_RUNS
+}
+
+// Status returns the latest that is known, without asking anybody.
+func (c *Conn) Status() Status {
+	connected := c.nc.IsConnected()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.status
+	s.Connected = connected
+	return s
+}
+
+// Healthy returns nil if there is a connection and the streams are as they must be.
+func (c *Conn) Healthy() error {
+	s := c.Status()
+	switch {
+	case !s.Connected:
+		return errors.New("not connected to nats")
+	case s.Problem != nil:
+		return s.Problem
+	case s.Observed.IsZero():
+		return errors.New("streams not checked yet")
+	}
+	return nil
+}
+
+// streamFacts is the part of a stream's info that matters here.
+type streamFacts struct {
+	Created time.Time `json:"created"`
+	Now     time.Time `json:"ts"`
+	Config  struct {
+		MaxMsgs int64 `json:"max_msgs"`
+	} `json:"config"`
+	State struct {
+		Messages int64  `json:"messages"`
+		FirstSeq uint64 `json:"first_seq"`
+		LastSeq  uint64 `json:"last_seq"`
+	} `json:"state"`
+}
+
+// facts reads a stream's info, and the clock with it.
+func (c *Conn) facts(ctx context.Context, stream string) (streamFacts, error) {
+	var f streamFacts
+	sent := c.clock.now()
+	if err := c.api(ctx, "$JS.API.STREAM.INFO."+stream, nil, &f); err != nil {
+		return streamFacts{}, fmt.Errorf("stream %s: %w", stream, err)
+	}
+	if !f.Now.IsZero() {
+		c.clock.sample(f.Now, sent, c.clock.now())
+	}
+	return f, nil
+}
+
+// observe reads clock, counts and the creation time of AGENTRUN_RUNS.
+func (c *Conn) observe(ctx context.Context) error {
+	runs, err := c.facts(ctx, RunsStream)
+	if err != nil {
+		return err
+	}
+	letters, err := c.facts(ctx, LettersStream)
+	if err != nil {
+		return err
+	}
+	jobs, err := c.facts(ctx, JobsStream)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	before := c.status.Created
+	c.status.Created = runs.Created
+	c.status.Runs, c.status.RunsMax = runs.State.Messages, runs.Config.MaxMsgs
+	c.status.Letters, c.status.LettersMax = letters.State.Messages, letters.Config.MaxMsgs
+	c.status.Jobs, c.status.JobsMax = jobs.State.Messages, jobs.Config.MaxMsgs
+	c.status.Observed = time.Now()
+	watchers := c.replaced
+	c.mu.Unlock()
+	if !before.IsZero() && !before.Equal(runs.Created) {
+		c.log.Warn("the store of run records was made anew", "was", before, "is", runs.Created)
+		for _, fn := range watchers {
+			fn(runs.Created)
+		}
+	}
+	return nil
+}
+
+// StreamCreated reads when AGENTRUN_RUNS was made. A journal that remembers another time has outlived a loss of the
+// store.
+func (c *Conn) StreamCreated(ctx context.Context) (time.Time, error) {
+	f, err := c.facts(ctx, RunsStream)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("bus: creation time: %w", err)
+	}
+	return f.Created, nil
+}
+
+// OnReplaced calls fn, from the connection's own goroutine, whenever AGENTRUN_RUNS is found to have been made anew
+// while this process runs. fn must not block.
+func (c *Conn) OnReplaced(fn func(created time.Time)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.replaced = append(c.replaced, fn)
+}

@@ -1,0 +1,74 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// Wake puts the run in its queue's wakes and waits for the acknowledgement. One that is there already counts as woken.
+func (c *Conn) Wake(ctx context.Context, queue string, id run.ID) error {
+	p := c.publish(&nats.Msg{Subject: WakeSubject(queue, id)})
+	defer p.close()
+	_, refused, err := p.settle(ctx)
+	if err == nil && refused != nil && !errors.Is(refused.asError(), ErrStoreFull) {
+		err = refused.err()
+	}
+	if err != nil {
+		return fmt.Errorf("bus: wake %s: %w", id, err)
+	}
+	return nil
+}
+
+// Hint tells the holder of a lease to read a record now. Nothing is promised: without a listener, or without a
+// connection, it is lost.
+func (c *Conn) Hint(holder string, id run.ID) error {
+	if err := c.nc.Publish(HintSubject(holder), hint{id.Tenant, id.Run}.encode()); err != nil {
+		return fmt.Errorf("bus: hint %s: %w", id, err)
+	}
+	return nil
+}
+
+// OnHint calls fn, from one goroutine, with each run that a hint to holder names, until stop is called.
+func (c *Conn) OnHint(holder string, fn func(run.ID)) (stop func(), err error) {
+	sub, err := c.nc.Subscribe(HintSubject(holder), func(m *nats.Msg) {
+		var h hint
+		id := run.ID{}
+		if json.Unmarshal(m.Data, &h) == nil {
+			id = run.ID{Tenant: h.Tenant, Run: h.RunID}
+		}
+		if IsIdentifier(id.Tenant) && IsIdentifier(id.Run) {
+			fn(id)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("bus: hints of %s: %w", holder, err)
+	}
+	return func() { _ = sub.Unsubscribe() }, nil
+}
+
+// QueuedJob is a job that is still in the queue.
+type QueuedJob struct {
+	Queue   string
+	Subject string
+	Seq     uint64
+	Data    []byte
+	Headers map[string][]string
+}
+
+// FindJob finds the first job of the run, at sequence from or later, that still is in any queue; ErrNotFound if there
+// is none. It may at this moment be with an executor.
+func (c *Conn) FindJob(ctx context.Context, id run.ID, from uint64) (QueuedJob, error) {
+	m, err := c.get(ctx, JobsStream, getRequest{Seq: max(from, 1), NextBySubject: JobSubject("*", id)})
+	if err != nil {
+		return QueuedJob{}, fmt.Errorf("bus: find job of %s: %w", id, err)
+	}
+	return QueuedJob{
+		Queue: ParseJobSubject(m.Subject).Queue, Subject: m.Subject, Seq: m.Seq, Data: m.Data, Headers: m.header(),
+	}, nil
+}

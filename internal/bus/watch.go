@@ -1,0 +1,369 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// ChangeKind says what a watch reports.
+type ChangeKind int
+
+const (
+	// Stored: a message was stored, or was there when the watch began.
+	Stored ChangeKind = iota
+	// Current: everything that was there when the watch began has been reported; once, and once after each Reset.
+	Current
+	// Reset: the stream was made anew. All that was reported before is void; its messages follow from the first.
+	Reset
+)
+
+// Change is one report of WatchRuns. Removals are not seen.
+type Change struct {
+	Kind    ChangeKind
+	ID      run.ID // FleetRecord for the reconcilers' own
+	Seq     uint64
+	Time    time.Time // when the server stored it
+	Header  RecordHeader
+	Size    int    // of the record, in bytes
+	Pending uint64 // how many follow that are stored already
+}
+
+// Outcome is one report of WatchRunResults.
+type Outcome struct {
+	Kind ChangeKind
+	ID   run.ID
+	Posted
+	Time    time.Time
+	Pending uint64
+}
+
+// LetterChange is one report of WatchLetters.
+type LetterChange struct {
+	Kind ChangeKind
+	Letter
+	Pending uint64
+}
+
+// StartAt says where a watch begins: at a sequence, or at the first message stored at or after Time. The zero value is
+// the first message.
+type StartAt struct {
+	Seq  uint64
+	Time time.Time
+}
+
+// WatchRuns reports the headers of every record, in the order of their revisions, from sequence from on, until ctx
+// ends; fn is called from one goroutine at a time. It survives restarts of the server: nothing is reported twice unless
+// there is a Reset. It returns ctx's error, or ErrClosed.
+func (c *Conn) WatchRuns(ctx context.Context, from uint64, fn func(Change)) error {
+	w := watch{
+		conn: c, stream: RunsStream, filter: runsPrefix + ">", start: StartAt{Seq: from}, headersOnly: true,
+		mark: func(k ChangeKind) { fn(Change{Kind: k}) },
+		report: func(m *nats.Msg, meta replyMeta) {
+			id, ok := ParseRunSubject(m.Subject)
+			if !ok {
+				return
+			}
+			size, _ := strconv.Atoi(m.Header.Get(nats.MsgSize))
+			fn(Change{
+				ID: id, Seq: meta.stream, Time: meta.at, Header: parseRecordHeader(m.Header), Size: size,
+				Pending: meta.pending,
+			})
+		},
+	}
+	return w.run(ctx)
+}
+
+// WatchRunResults reports the terminal outcomes of runs (agentrun.results.*.*.run), headers only. The rules of
+// WatchRuns.
+func (c *Conn) WatchRunResults(ctx context.Context, start StartAt, fn func(Outcome)) error {
+	w := watch{
+		conn: c, stream: ResultsStream, filter: resultsPrefix + "*.*." + ScopeRun, start: start, headersOnly: true,
+		mark: func(k ChangeKind) { fn(Outcome{Kind: k}) },
+		report: func(m *nats.Msg, meta replyMeta) {
+			id, _, ok := ParseResultSubject(m.Subject)
+			if !ok {
+				return
+			}
+			fn(Outcome{ID: id, Posted: postedOf(meta.stream, m.Header), Time: meta.at, Pending: meta.pending})
+		},
+	}
+	return w.run(ctx)
+}
+
+// WatchLetters reports every letter, whole, and every replacement of one; removals are found by Letters.Subjects. The
+// rules of WatchRuns.
+func (c *Conn) WatchLetters(ctx context.Context, fn func(LetterChange)) error {
+	w := watch{
+		conn: c, stream: LettersStream, filter: lettersPrefix + ">",
+		mark: func(k ChangeKind) { fn(LetterChange{Kind: k}) },
+		report: func(m *nats.Msg, meta replyMeta) {
+			fn(LetterChange{Letter: letterOf(m.Subject, meta.stream, meta.at, m.Header, m.Data), Pending: meta.pending})
+		},
+	}
+	return w.run(ctx)
+}
+
+const (
+	watchHeartbeat = 2 * time.Second
+	// watchSilence without anything, heartbeats included, means that the consumer is gone.
+	watchSilence = 3 * watchHeartbeat
+	// watchLinger is how long the server keeps the consumer of a process that died.
+	watchLinger = 10 * time.Second
+)
+
+// watch follows one stream by ephemeral push consumers, one after another: flow control keeps the client from being
+// overrun, and a gap in the consumer's numbers, silence or a reconnect starts a new one after the last message seen.
+type watch struct {
+	conn        *Conn
+	stream      string
+	filter      string
+	start       StartAt
+	headersOnly bool
+	mark        func(ChangeKind)
+	report      func(*nats.Msg, replyMeta)
+
+	created time.Time // of the stream
+	seen    uint64    // the last stream sequence reported
+	begun   bool
+	current bool
+}
+
+// round is the life of one consumer.
+type round struct {
+	watch    *watch
+	mu       sync.Mutex // one report at a time, also across rounds
+	over     bool
+	consumer uint64 // the last consumer sequence
+	active   atomic.Int64
+	broken   chan struct{} // closed when a gap is seen
+	once     sync.Once
+}
+
+func (w *watch) run(ctx context.Context) error {
+	for attempt := 0; ; attempt++ {
+		began := time.Now()
+		err := w.once(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("bus: watch %s: %w", w.stream, ctx.Err())
+		case w.conn.isClosing():
+			return fmt.Errorf("bus: watch %s: %w", w.stream, ErrClosed)
+		case err != nil:
+			w.conn.log.Warn("watch begins again", "stream", w.stream, "error", err)
+			w.conn.keeper.check()
+		}
+		if time.Since(began) > time.Minute {
+			attempt = 0
+		}
+		timer := time.NewTimer(min(pauseMin<<min(attempt, 8), time.Second))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// once follows one consumer to its end.
+func (w *watch) once(ctx context.Context) error {
+	if err := w.conn.WaitConnected(ctx); err != nil {
+		return err
+	}
+	changed := w.conn.change()
+	if err := w.orient(ctx); err != nil {
+		return err
+	}
+	r := &round{watch: w, broken: make(chan struct{})}
+	r.touch()
+	inbox := w.conn.nc.NewInbox()
+	r.mu.Lock() // the first message waits until the answer about what is pending is known
+	sub, err := w.conn.nc.Subscribe(inbox, r.receive)
+	if err == nil {
+		err = sub.SetPendingLimits(-1, -1) // flow control bounds it
+	}
+	if err != nil {
+		r.mu.Unlock()
+		return err
+	}
+	name, pending, err := w.createConsumer(ctx, inbox)
+	if err == nil && pending == 0 {
+		w.reachedEnd()
+	}
+	r.mu.Unlock()
+	defer w.conn.dropConsumer(w.stream, name)
+	defer r.end()
+	defer func() { _ = sub.Unsubscribe() }()
+	if err != nil {
+		return err
+	}
+	return r.follow(ctx, changed)
+}
+
+// orient finds out whether the stream is still the one that was watched.
+func (w *watch) orient(ctx context.Context) error {
+	facts, err := w.conn.facts(ctx, w.stream)
+	if err != nil {
+		return err
+	}
+	if w.begun && (!facts.Created.Equal(w.created) || facts.State.LastSeq < w.seen) {
+		w.conn.log.Warn("watched stream was made anew", "stream", w.stream)
+		w.seen, w.start, w.current = 0, StartAt{}, false
+		w.mark(Reset)
+	}
+	w.created, w.begun = facts.Created, true
+	return nil
+}
+
+func (w *watch) reachedEnd() {
+	if !w.current {
+		w.current = true
+		w.mark(Current)
+	}
+}
+
+func (w *watch) createConsumer(ctx context.Context, inbox string) (name string, pending uint64, err error) {
+	type config struct {
+		Name          string        `json:"name"`
+		DeliverPolicy string        `json:"deliver_policy"`
+		OptStartSeq   uint64        `json:"opt_start_seq,omitempty"`
+		OptStartTime  *time.Time    `json:"opt_start_time,omitempty"`
+		AckPolicy     string        `json:"ack_policy"`
+		MaxDeliver    int           `json:"max_deliver"`
+		FilterSubject string        `json:"filter_subject"`
+		ReplayPolicy  string        `json:"replay_policy"`
+		FlowControl   bool          `json:"flow_control"`
+		Heartbeat     time.Duration `json:"idle_heartbeat"`
+		HeadersOnly   bool          `json:"headers_only,omitempty"`
+		Deliver       string        `json:"deliver_subject"`
+		Inactive      time.Duration `json:"inactive_threshold"`
+		Replicas      int           `json:"num_replicas"`
+		Memory        bool          `json:"mem_storage"`
+	}
+	name = "watch-" + inbox[strings.LastIndexByte(inbox, '.')+1:]
+	cfg := config{
+		Name: name, DeliverPolicy: "all", AckPolicy: "none", MaxDeliver: -1, FilterSubject: w.filter,
+		ReplayPolicy: "instant", FlowControl: true, Heartbeat: watchHeartbeat, HeadersOnly: w.headersOnly,
+		Deliver: inbox, Inactive: watchLinger, Replicas: 1, Memory: true,
+	}
+	switch from := max(w.seen+1, w.start.Seq); {
+	case from > 1:
+		cfg.DeliverPolicy, cfg.OptStartSeq = "by_start_sequence", from
+	case !w.start.Time.IsZero():
+		cfg.DeliverPolicy, cfg.OptStartTime = "by_start_time", &w.start.Time
+	}
+	ask := struct {
+		Stream string `json:"stream_name"`
+		Config config `json:"config"`
+		Action string `json:"action"`
+	}{w.stream, cfg, ""}
+	var reply struct {
+		Pending   uint64 `json:"num_pending"`
+		Delivered struct {
+			ConsumerSeq uint64 `json:"consumer_seq"`
+		} `json:"delivered"`
+	}
+	subject := "$JS.API.CONSUMER.CREATE." + w.stream + "." + name + "." + w.filter
+	if err := w.conn.api(ctx, subject, ask, &reply); err != nil {
+		return name, 0, fmt.Errorf("create consumer: %w", err)
+	}
+	return name, reply.Pending + reply.Delivered.ConsumerSeq, nil
+}
+
+// dropConsumer removes an ephemeral consumer; if that fails the server does it after watchLinger.
+func (c *Conn) dropConsumer(stream, name string) {
+	_ = c.nc.Publish("$JS.API.CONSUMER.DELETE."+stream+"."+name, nil)
+}
+
+func (r *round) touch() { r.active.Store(time.Now().UnixNano()) }
+
+func (r *round) end() {
+	r.mu.Lock()
+	r.over = true
+	r.mu.Unlock()
+}
+
+func (r *round) breakOff() { r.once.Do(func() { close(r.broken) }) }
+
+func (r *round) follow(ctx context.Context, changed <-chan struct{}) error {
+	ticker := time.NewTicker(watchHeartbeat)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.watch.conn.closed:
+			return nil
+		case <-changed:
+			return nil
+		case <-r.broken:
+			return nil
+		case now := <-ticker.C:
+			if now.Sub(time.Unix(0, r.active.Load())) > watchSilence {
+				return fmt.Errorf("no heartbeat for %s", watchSilence)
+			}
+		}
+	}
+}
+
+func (r *round) receive(m *nats.Msg) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.touch()
+	defer r.touch()
+	if r.over {
+		return
+	}
+	meta, ok := parseReply(m.Reply)
+	if !ok {
+		r.status(m, m.Header.Get("Status"))
+		return
+	}
+	if meta.consumer != r.consumer+1 {
+		r.over = true
+		r.breakOff()
+		return
+	}
+	r.consumer = meta.consumer
+	if meta.stream <= r.watch.seen {
+		return
+	}
+	r.watch.seen = meta.stream
+	r.watch.report(m, meta)
+	if meta.pending == 0 {
+		r.watch.reachedEnd()
+	}
+}
+
+// status answers flow control and notices by a heartbeat that messages were dropped on the way.
+func (r *round) status(m *nats.Msg, status string) {
+	switch {
+	case status != "" && status != "100":
+		r.over = true
+		r.breakOff()
+	case m.Reply != "":
+		_ = r.watch.conn.nc.Publish(m.Reply, nil)
+	default:
+		stalled := m.Header.Get("Nats-Consumer-Stalled")
+		if stalled != "" {
+			_ = r.watch.conn.nc.Publish(stalled, nil)
+		}
+		last, err := strconv.ParseUint(m.Header.Get("Nats-Last-Consumer"), 10, 64)
+		switch {
+		case err == nil && last != r.consumer:
+			r.over = true
+			r.breakOff()
+		case err == nil && stalled == "":
+			// The server is idle: nothing is left, even if what it had counted as pending was removed meanwhile.
+			r.watch.reachedEnd()
+		}
+	}
+}
