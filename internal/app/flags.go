@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/agentrun/executor/internal/bus"
 )
 
 // Connection says how NATS is reached.
@@ -28,7 +30,7 @@ type Connection struct {
 // Process is what executor serve and reconciler serve share.
 type Process struct {
 	Connection   `embed:""`
-	Config       string        `name:"config" required:"" placeholder:"FILE" help:"Config file with defaults and tools."`
+	Config       string        `name:"config" placeholder:"FILE" help:"Config file with defaults and tools."`
 	ID           string        `name:"id" placeholder:"NAME" help:"Name of this process in logs and records (default: host name)."`
 	Lease        time.Duration `name:"lease" default:"30s" placeholder:"D" help:"How long a silent process keeps what it works on."`
 	HTTP         string        `name:"http" default:"127.0.0.1:9464" placeholder:"ADDR" help:"Address of /healthz, /readyz and /metrics."`
@@ -46,10 +48,10 @@ type Process struct {
 // Seams are what a caller in the same process hands over instead of flags: the command gives the log's writer, tests and
 // the demo want to know when the process is ready.
 type Seams struct {
-	Log     io.Writer                // where the log goes; nil discards it
-	Logger  *slog.Logger             // wins over Log, LogFormat and LogLevel when set
-	Getenv  func(name string) string // for ${NAME} in the config file; nil is os.Getenv
-	OnReady func(httpAddr string)    // called once, when the process is ready; may be nil
+	Log     io.Writer                        // where the log goes; nil discards it
+	Logger  *slog.Logger                     // wins over Log, LogFormat and LogLevel when set
+	Lookup  func(name string) (string, bool) // for ${NAME} in the config file; nil is os.LookupEnv
+	OnReady func(httpAddr string)            // called once, when the process is ready; may be nil
 }
 
 // ExecutorConfig is executor serve's flags.
@@ -67,18 +69,12 @@ type ReconcilerConfig struct {
 	Process `embed:""`
 }
 
-var (
-	identifier = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
-	hostName   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$`)
-)
+var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$`)
 
-// ValidIdentifier reports whether s may stand in a subject as one token (contract §1).
-func ValidIdentifier(s string) bool { return identifier.MatchString(s) }
-
-// Validate fills the defaults that depend on the machine or on other flags, and checks every bound; the error is one line
-// that names the flag.
-func (c *ExecutorConfig) Validate() error {
-	if err := c.Process.Validate(); err != nil {
+// Complete fills the defaults that depend on the machine or on other flags, and checks every bound; the error is one line
+// that names the flag and the bound. (kong would call a method named Validate by itself, and prefix its error.)
+func (c *ExecutorConfig) Complete() error {
+	if err := c.Process.Complete(); err != nil {
 		return err
 	}
 	if c.Data == "" {
@@ -88,7 +84,7 @@ func (c *ExecutorConfig) Validate() error {
 		return fmt.Errorf("--queues: name at least one queue")
 	}
 	for i, q := range c.Queues {
-		if !ValidIdentifier(q) {
+		if !bus.IsIdentifier(q) {
 			return fmt.Errorf("--queues: %q is no queue name (letters, digits, _ and -, at most 64, the first a letter or digit)", q)
 		}
 		if slices.Contains(c.Queues[:i], q) {
@@ -109,9 +105,9 @@ func (c *ExecutorConfig) Validate() error {
 	return nil
 }
 
-// Validate is ExecutorConfig.Validate for what both processes share.
-func (c *Process) Validate() error {
-	if err := c.Connection.Validate(); err != nil {
+// Complete is ExecutorConfig.Complete for what both processes share.
+func (c *Process) Complete() error {
+	if err := c.Connection.Check(); err != nil {
 		return err
 	}
 	if c.Config == "" {
@@ -153,8 +149,8 @@ func (c *Process) Validate() error {
 	return oneOf("--log-level", c.LogLevel, "debug", "info", "warn", "error")
 }
 
-// Validate checks the flags of a connection.
-func (c *Connection) Validate() error {
+// Check refuses flags of a connection that cannot work, with one line that names the flag.
+func (c *Connection) Check() error {
 	for _, s := range strings.Split(c.NATS, ",") {
 		u, err := url.Parse(strings.TrimSpace(s))
 		if err != nil || u.Host == "" {

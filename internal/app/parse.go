@@ -41,13 +41,14 @@ type exited int
 // Parse fills grammar, a pointer to a struct of commands, from args, then from the environment, then from defaults. The
 // environment variable of --some-flag is AGENTRUN_SOME_FLAG; --nats also has NATS_URL. It returns the command's path,
 // e.g. "serve" or "journal ls". The error is a *Usage, or one that Done knows.
-func Parse(name, about string, grammar any, args []string, getenv func(string) string, stdout, stderr io.Writer) (command string, err error) {
+func Parse(name, about string, grammar any, args []string, env Env) (command string, err error) {
+	source := map[string]string{}
 	parser, err := kong.New(grammar, kong.Name(name), kong.Description(about),
-		kong.Writers(stdout, stderr), kong.Vars{"version": Version(name)},
+		kong.Writers(env.Stdout, env.Stderr), kong.Vars{"version": Version(name)},
 		kong.Exit(func(code int) { panic(exited(code)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
-		kong.Resolvers(fromEnvironment(getenv)),
-		kong.PostBuild(func(k *kong.Kong) error { return nameVariables(k.Model.Node) }),
+		kong.Resolvers(fromEnvironment(env.Getenv, source)),
+		kong.PostBuild(func(k *kong.Kong) error { explain(k.Model.Node); return nil }),
 	)
 	if err != nil {
 		panic(fmt.Sprintf("app: the flags of %s are declared wrongly: %v", name, err))
@@ -69,7 +70,11 @@ func Parse(name, about string, grammar any, args []string, getenv func(string) s
 			command += " " + path(parse.Context.Selected())
 			err = errors.Unwrap(parse)
 		}
-		return "", &Usage{Command: command, Err: errors.New(oneLine(err.Error()))}
+		text := oneLine(err.Error())
+		if flag, _, ok := strings.Cut(text, ":"); ok && source[flag] != "" {
+			text += ", from $" + source[flag]
+		}
+		return "", &Usage{Command: command, Err: errors.New(text)}
 	}
 	return path(ctx.Selected()), nil
 }
@@ -96,11 +101,12 @@ func Variables(flag string) []string {
 }
 
 // fromEnvironment reads variables through getenv, so that tests have an environment of their own. An empty variable is
-// an unset one.
-func fromEnvironment(getenv func(string) string) kong.Resolver {
+// an unset one. source notes which variable a flag was taken from.
+func fromEnvironment(getenv func(string) string, source map[string]string) kong.Resolver {
 	return kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 		for _, name := range Variables(flag.Name) {
 			if v := getenv(name); v != "" {
+				source["--"+flag.Name] = name
 				return v, nil
 			}
 		}
@@ -108,19 +114,19 @@ func fromEnvironment(getenv func(string) string) kong.Resolver {
 	})
 }
 
-// nameVariables adds each flag's environment variables to its help.
-func nameVariables(n *kong.Node) error {
+// explain adds each flag's default and environment variables to its help.
+func explain(n *kong.Node) {
 	for _, f := range n.Flags {
+		if f.HasDefault {
+			f.Help += " Default: " + f.Default + "."
+		}
 		if names := Variables(f.Name); len(names) > 0 {
 			f.Help += " [$" + strings.Join(names, ", $") + "]"
 		}
 	}
 	for _, child := range n.Children {
-		if err := nameVariables(child); err != nil {
-			return err
-		}
+		explain(child)
 	}
-	return nil
 }
 
 // Version is the line that --version prints: the module's version, or the commit it was built from.
@@ -145,4 +151,14 @@ func Version(name string) string {
 		return fmt.Sprintf("%s %s (%s%s, %s)", name, version, commit, dirty, info.GoVersion)
 	}
 	return fmt.Sprintf("%s %s (%s)", name, version, info.GoVersion)
+}
+
+// Defaults fills a process's flags (a pointer to ExecutorConfig or ReconcilerConfig) from args and defaults alone, no
+// environment, and completes them: for processes that are started inside another.
+func Defaults(flags interface{ Complete() error }, args []string) error {
+	none := Env{Lookup: func(string) (string, bool) { return "", false }, Stdout: io.Discard, Stderr: io.Discard}
+	if _, err := Parse("serve", "", flags, args, none); err != nil {
+		return err
+	}
+	return flags.Complete()
 }

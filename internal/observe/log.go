@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -19,7 +20,7 @@ const logTime = "2006-01-02T15:04:05.000Z"
 
 // NewLogger returns a logger that writes one line per record to w: format is text or json, level is debug, info, warn or
 // error. Times are UTC with milliseconds. Attributes named args, result, body, reply, payload, headers or upstream are
-// left out at info and above, also inside groups.
+// left out at info and above, also inside groups. The logger is safe for concurrent use, whatever w is.
 func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	var l slog.Level
 	switch level {
@@ -43,6 +44,7 @@ func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 		}
 		return a
 	}}
+	w = &oneByOne{w: w}
 	switch format {
 	case "text":
 		return slog.New(discreet{open: slog.NewTextHandler(w, opts), closed: slog.NewTextHandler(w, opts)}), nil
@@ -53,8 +55,7 @@ func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 }
 
 // discreet keeps two handlers, because attributes added by With are formatted before the record's level is known: open
-// has every attribute and serves debug records, closed lacks the withheld ones and serves all others. Both write whole
-// lines in one Write each, so w must take concurrent writes (an *os.File does).
+// has every attribute and serves debug records, closed lacks the withheld ones and serves all others.
 type discreet struct{ open, closed slog.Handler }
 
 func (d discreet) Enabled(ctx context.Context, l slog.Level) bool { return d.open.Enabled(ctx, l) }
@@ -103,4 +104,16 @@ func harmless(a slog.Attr) (slog.Attr, bool) {
 		}
 	}
 	return slog.Attr{Key: a.Key, Value: slog.GroupValue(kept...)}, len(kept) > 0
+}
+
+// oneByOne keeps the lines of two handlers apart: each handler writes a line in one Write.
+type oneByOne struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (o *oneByOne) Write(line []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.w.Write(line)
 }

@@ -180,3 +180,9 @@ func evidence(o *envelope.Outcome) string {
 	}
 	return o.Envelope.Verification.EvidenceRef
 }
+
+// IsInput reports whether r is a terminal that a person types into.
+func IsInput(r io.Reader) bool {
+	f, ok := r.(*os.File)
+	return ok && isatty.IsTerminal(f.Fd())
+}

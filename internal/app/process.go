@@ -1,0 +1,66 @@
+package app
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/agentrun/executor/internal/observe"
+)
+
+// process is what executor and reconciler have in common: a log, metrics, readiness and the HTTP endpoints.
+type process struct {
+	log      *slog.Logger
+	observer *observe.Observer
+	ready    *observe.Readiness
+	http     *observe.Server
+}
+
+// httpGrace is how long requests in flight may take when the process ends.
+const httpGrace = 2 * time.Second
+
+// begin makes the process visible: from here on /healthz answers, and /readyz says "starting". Close it.
+func begin(role observe.Role, c *Process, tools []string) (*process, error) {
+	p := &process{log: c.Logger, observer: observe.New(role, tools...), ready: observe.NewReadiness()}
+	if p.log == nil {
+		w := c.Log
+		if w == nil {
+			w = io.Discard
+		}
+		var err error
+		if p.log, err = observe.NewLogger(w, c.LogFormat, c.LogLevel); err != nil {
+			return nil, err
+		}
+	}
+	p.log = p.log.With("id", c.ID)
+	var err error
+	p.http, err = observe.Listen(c.HTTP, observe.Handler(p.observer.Registry(), p.ready))
+	return p, err
+}
+
+func (p *process) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), httpGrace)
+	defer cancel()
+	if err := p.http.Close(ctx); err != nil {
+		p.log.Warn("the HTTP server did not end cleanly", "error", err)
+	}
+}
+
+// started tells everyone that the process is ready.
+func (p *process) started(c *Process) {
+	p.ready.Started()
+	p.log.Info("ready", "http", p.http.Addr())
+	if c.OnReady != nil {
+		c.OnReady(p.http.Addr())
+	}
+}
+
+// lookup is the environment of the config file.
+func (c *Process) lookup() func(string) (string, bool) {
+	if c.Lookup != nil {
+		return c.Lookup
+	}
+	return os.LookupEnv
+}
