@@ -46,7 +46,7 @@ func (d *decoder) object(p *pair, path string, keys ...string) *object {
 		return nil
 	}
 	if n.kind != mappingNode {
-		d.fail(n, "%s must be a mapping with the keys %s, not %s", path, strings.Join(keys, ", "), n.describe())
+		d.fail(n, "%s must be a mapping with %s, not %s", path, keyList(keys), n.describe())
 		return nil
 	}
 	o := &object{d: d, n: n, path: path, at: p.place, misspelt: map[string]bool{}}
@@ -64,7 +64,7 @@ func (d *decoder) object(p *pair, path string, keys ...string) *object {
 			d.failAt(p.place, "unknown key %s in %s: did you mean %s?", quote(p.key), path, meant)
 			continue
 		}
-		d.failAt(p.place, "unknown key %s in %s: remove it; the keys are %s", quote(p.key), path, strings.Join(keys, ", "))
+		d.failAt(p.place, "unknown key %s in %s: remove it, or use one of %s", quote(p.key), path, keyList(keys))
 	}
 	return o
 }
@@ -74,6 +74,18 @@ func (o *object) sub(key string) string {
 		return key
 	}
 	return o.path + "." + key
+}
+
+// keyList names the keys that are allowed; a tool's are too many for a sentence.
+func keyList(keys []string) string {
+	const most = 14
+	if len(keys) > most {
+		return "the keys " + strings.Join(keys[:most], ", ") + " and others (docs/config.md)"
+	}
+	if len(keys) == 1 {
+		return "the key " + keys[0]
+	}
+	return "the keys " + strings.Join(keys, ", ")
 }
 
 // get returns the pair of a key, or nil if the file does not give it. A key without a value is an error: it is as likely
@@ -217,7 +229,7 @@ func (o *object) duration(key string, otherwise, least, most time.Duration) time
 	}
 	n, path := p.value, o.sub(key)
 	if n.kind == scalarNode && n.resolve() == numberScalar {
-		o.d.fail(n, "%s must be a duration such as 500ms, 30s or 2m, not %s: add the unit", path, quote(n.text))
+		o.d.fail(n, "%s must be a duration such as 500ms, 30s or 2m, not %s: add the unit", path, printable(n.text))
 		return otherwise
 	}
 	if n.kind != scalarNode || n.resolve() != stringScalar {
@@ -260,7 +272,7 @@ func (o *object) texts(key string, each func(n *node, path, s string)) []string 
 	}
 	path := o.sub(key)
 	if p.value.kind != sequenceNode {
-		o.d.fail(p.value, "%s must be a list, not %s: write [%s]", path, p.value.describe(), "a, b")
+		o.d.fail(p.value, "%s must be a list, not %s: write [a, b]", path, p.value.describe())
 		return nil
 	}
 	if len(p.value.items) == 0 {
@@ -315,7 +327,7 @@ func (o *object) textMap(key, of string, each func(p *pair, path, s string)) map
 
 // nearest is the key that was probably meant, or "".
 func nearest(key string, keys []string) string {
-	best, at := "", len(key)/3+1
+	best, at := "", max(len(key)/3, 1)
 	for _, k := range keys {
 		if dist := distance(strings.ToLower(strings.ReplaceAll(key, "-", "_")), k, at); dist <= at {
 			if dist < at || best == "" {

@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"unicode/utf8"
 )
@@ -16,7 +17,26 @@ func (d *decoder) readJSON(text string) *node {
 	return r.value(0)
 }
 
-// looksLikeJSON reports whether the text is one JSON object. One with a mistake in it is read, and complained about, as YAML.
+// jsonError complains about a file that is named .json and is no JSON object.
+func (d *decoder) jsonError(text string) {
+	var v map[string]json.RawMessage
+	err := json.Unmarshal([]byte(text), &v)
+	e, ok := errors.AsType[*json.SyntaxError](err)
+	if !ok {
+		d.failAt(place{1, 1}, "the file must be one JSON object with the keys defaults, tools, mcp_servers, tenants")
+		return
+	}
+	at := place{1, 1}
+	for _, c := range text[:max(int(e.Offset)-1, 0)] {
+		if at.col++; c == '\n' {
+			at = place{at.line + 1, 1}
+		}
+	}
+	d.failAt(at, "not valid JSON: %s: correct it, or name the file .yaml", printable(e.Error()))
+}
+
+// looksLikeJSON reports whether the text is one JSON object. One with a mistake in it is complained about as YAML, unless
+// it is named .json.
 func looksLikeJSON(text string) bool {
 	s := bytes.TrimLeft([]byte(text), " \t\r\n")
 	return len(s) > 0 && s[0] == '{' && json.Valid(s)

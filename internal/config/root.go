@@ -36,10 +36,15 @@ func (d *decoder) file(data []byte) *File {
 	if !ok {
 		return f
 	}
-	d.doc.lines = strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n")
-	if looksLikeJSON(text) {
+	// As YAML says; the parser would count CRLF inside quotes as two lines.
+	text = strings.ReplaceAll(text, "\r\n", "\n")
+	d.doc.lines = strings.Split(text, "\n")
+	switch {
+	case looksLikeJSON(text):
 		d.doc.root = d.readJSON(text)
-	} else {
+	case strings.HasSuffix(d.name, ".json"):
+		d.jsonError(text)
+	default:
 		d.doc.root = d.readYAML(text)
 	}
 	if d.doc.root == nil {

@@ -40,6 +40,9 @@ type yamlReader struct {
 
 // readYAML returns the root, or nil with an error recorded.
 func (d *decoder) readYAML(text string) *node {
+	if d.tabbed() {
+		return nil
+	}
 	file, ok := d.parseYAML(text)
 	if !ok {
 		return nil
@@ -70,6 +73,29 @@ func (d *decoder) readYAML(text string) *node {
 	}
 	y := &yamlReader{d: d}
 	return y.value(body, 0)
+}
+
+// tabbed refuses tabs but in comments and at the end of lines. YAML allows more, and the parser then drops them from
+// text or counts columns wrong, both without a word.
+func (d *decoder) tabbed() bool {
+	for i, line := range d.doc.lines {
+		s := line
+		for _, comment := range []string{" #", "\t#"} {
+			s, _, _ = strings.Cut(s, comment)
+		}
+		s = strings.TrimRight(s, " \t")
+		tab := strings.IndexByte(s, '\t')
+		switch at := (place{i + 1, utf8.RuneCountInString(s[:max(tab, 0)]) + 1}); {
+		case tab < 0 || s[0] == '#':
+		case strings.Trim(s[:tab], " ") == "":
+			d.failAt(at, "a tab cannot indent YAML: use spaces")
+			return true
+		default:
+			d.failAt(at, "a tab in YAML: use spaces, or \\t in double quotes")
+			return true
+		}
+	}
+	return false
 }
 
 // parseYAML runs the YAML parser. A panic inside it is a defect of the library on a strange file, and the person who
@@ -127,14 +153,6 @@ func (d *decoder) syntaxError(err error) {
 			at = pos(t)
 		}
 		message = e.GetMessage()
-	}
-	for _, line := range []int{at.line, at.line + 1} {
-		s := d.doc.sourceAt(line, 1)
-		indent := s[:len(s)-len(strings.TrimLeft(s, " \t"))]
-		if i := strings.IndexByte(indent, '\t'); i >= 0 {
-			d.failAt(place{line, i + 1}, "a tab cannot indent YAML: use spaces")
-			return
-		}
 	}
 	d.failAt(at, "not valid YAML: %s", printable(message))
 }
