@@ -117,6 +117,9 @@ func (w *walker) metas() (root uint64, ok bool, err error) {
 		return 0, false, nil
 	}
 	w.pageSize = int(first.pageSize)
+	if first, err = w.metaAt(0, 0); err != nil || len(w.problems) > 0 {
+		return 0, false, err
+	}
 	second, err := w.metaAt(1, int64(w.pageSize))
 	if err != nil || len(w.problems) > 0 {
 		return 0, false, err
@@ -152,7 +155,7 @@ func (w *walker) metas() (root uint64, ok bool, err error) {
 }
 
 func (w *walker) metaAt(id uint64, at int64) (m metaPage, err error) {
-	b := make([]byte, pageHead+metaBytes)
+	b := make([]byte, max(w.pageSize, pageHead+metaBytes)) // the first page says how long a page is
 	if _, err := w.file.ReadAt(b, at); errors.Is(err, io.EOF) {
 		w.problem("the file ends before meta page %d", id)
 		return m, nil
@@ -169,8 +172,10 @@ func (w *walker) metaAt(id uint64, at int64) (m metaPage, err error) {
 		w.problem("meta page %d has file format %d", id, native.Uint32(body[4:]))
 	case native.Uint64(body[56:]) != h.Sum64():
 		w.problem("meta page %d does not match its checksum", id)
-	case native.Uint64(b) != id || native.Uint16(b[8:]) != flagMeta:
+	case native.Uint64(b) != id || native.Uint16(b[8:]) != flagMeta || !blank(b[10:pageHead]):
 		w.problem("meta page %d has a wrong head", id)
+	case !blank(b[pageHead+metaBytes:]):
+		w.problem("meta page %d has something behind its content", id)
 	}
 	return metaPage{
 		pageSize: native.Uint32(body[8:]), root: native.Uint64(body[16:]), sequence: native.Uint64(body[24:]),
@@ -302,7 +307,28 @@ func (w *walker) elements(b []byte, id uint64, what string, in bounds) (elems []
 		w.problem("%s: page %d is longer than its content", what, id)
 		return nil, false, false
 	}
+	if !blank(b[next:]) {
+		// Nothing is lost yet, but something writes to this file that should not, or the disk fails.
+		w.problem("%s: page %d has something behind its content", what, id)
+		return nil, false, false
+	}
 	return elems, leaf, true
+}
+
+// blank reports whether there are only zeroes: bbolt writes whole pages, and clears what it does not use.
+func blank(b []byte) bool {
+	for len(b) >= 8 {
+		if native.Uint64(b) != 0 {
+			return false
+		}
+		b = b[8:]
+	}
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // tree calls fn for each element of the leaves below a page, in order. It goes on after damage, to tell all of it.
@@ -356,8 +382,8 @@ func (w *walker) buckets(root uint64) error {
 			if err := w.tree(page, name, bounds{}, 0, each); err != nil {
 				return err
 			}
-		} else if inline := e.value[16:]; len(inline) < pageHead {
-			w.problem("bucket %s is cut off", name)
+		} else if inline := e.value[16:]; len(inline) < pageHead || !blank(inline[:8]) || !blank(inline[12:pageHead]) {
+			w.problem("bucket %s, which lies in the root, has a wrong head", name)
 		} else if elems, leaf, ok := w.elements(inline, 0, name, bounds{}); ok {
 			if !leaf {
 				w.problem("bucket %s lies in the root and is no leaf", name)

@@ -10,7 +10,9 @@ import (
 
 // Open opens a journal in a directory of its own. When the test ends it is closed and verified: the structure, every
 // checksum, the counts, and an intent for every unsettled dispatch.
-func Open(t testing.TB) *journal.Journal { return OpenAt(t, filepath.Join(t.TempDir(), "journal.db"), journal.Options{}) }
+func Open(t testing.TB) *journal.Journal {
+	return OpenAt(t, filepath.Join(t.TempDir(), "journal.db"), journal.Options{})
+}
 
 // OpenAt is Open for a path and options of the caller's: a second start of a journal, for example. The journal may be
 // closed before the test ends.

@@ -1,0 +1,179 @@
+package journal_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentrun/executor/internal/journal"
+	"github.com/agentrun/executor/internal/journal/journaltest"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+func TestSweepKeepsWhatIsYoungOrUnsettled(t *testing.T) {
+	now := time.Now()
+	j := journaltest.OpenAt(t, filepath.Join(t.TempDir(), "journal.db"),
+		journal.Options{Retention: time.Hour, Now: func() time.Time { return now }})
+	old, young := now.Add(-2*time.Hour), now.Add(-time.Minute)
+	ids := map[string]run.DispatchID{}
+	add := func(name string, at, effectAt time.Time, done bool) {
+		d := newDispatch()
+		if name == "old, other id" || name == "young, other id" {
+			d = run.DispatchID(name)
+		}
+		ids[name] = d
+		write(t, j, intent(d, at))
+		if !effectAt.IsZero() {
+			write(t, j, effect(d, effectAt))
+		}
+		if done {
+			write(t, j, settled(d))
+		}
+	}
+	add("old and settled", old, old, true)
+	add("old and settled without effect", old, time.Time{}, true)
+	add("old and unsettled", old, old, false)
+	add("old with a young effect", old, young, true)
+	orphan := newDispatch()
+	write(t, j, effect(orphan, old))
+	add("last old", old, old, true)
+	add("young", young, young, true)
+	add("young and unsettled", young, time.Time{}, false)
+	add("old, other id", old, old, true)
+	add("young, other id", young, young, true)
+
+	removed, err := j.Sweep(context.Background())
+	if err != nil || removed != 5 {
+		t.Errorf("removed %d, %v; want 5", removed, err)
+	}
+	gone := []string{"old and settled", "old and settled without effect", "last old", "old, other id"}
+	for name, d := range ids {
+		if _, ok, err := j.Get(d); err != nil || ok == slices.Contains(gone, name) {
+			t.Errorf("%s: there is %v, %v", name, ok, err)
+		}
+	}
+	if _, ok, err := j.Get(orphan); ok || err != nil {
+		t.Errorf("an old effect without intent is there: %v, %v", ok, err)
+	}
+	if again, err := j.Sweep(context.Background()); err != nil || again != 0 {
+		t.Errorf("a second sweep removed %d, %v", again, err)
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := j.Sweep(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("with an ended context: %v", err)
+	}
+}
+
+// More than one transaction's worth, with unsettled facts among it.
+func TestSweepGoesOnBehindWhatItKeeps(t *testing.T) {
+	now := time.Now()
+	j := journaltest.OpenAt(t, filepath.Join(t.TempDir(), "journal.db"),
+		journal.Options{Retention: time.Hour, Now: func() time.Time { return now.Add(2 * time.Hour) }})
+	var entries []run.Entry
+	want := 0
+	for i := range 4000 {
+		d := newDispatch()
+		entries = append(entries, intent(d, now))
+		if i > 1500 && i%7 != 0 {
+			entries = append(entries, settled(d))
+			want++
+		}
+	}
+	write(t, j, entries...)
+	if removed, err := j.Sweep(context.Background()); err != nil || removed != want {
+		t.Errorf("removed %d, %v; want %d", removed, err, want)
+	}
+	if left := len(unsettled(t, j)); left != 4000-want {
+		t.Errorf("%d unsettled are left, want %d", left, 4000-want)
+	}
+}
+
+// Field case 28: 200,000 jobs with a short retention. The file stays bounded, and a commit at the end takes about as long
+// as one at the beginning. Under -short a tenth of the jobs.
+func TestManyJobsWithShortRetention(t *testing.T) {
+	jobs, window := 200_000, 10_000
+	if testing.Short() {
+		jobs, window = 20_000, 1000
+	}
+	const writers, keep = 64, 5_000 // jobs within the retention
+	path := filepath.Join(t.TempDir(), "journal.db")
+	var mu sync.Mutex
+	var commits []time.Duration
+	clock := time.Now()
+	j := journaltest.OpenAt(t, path, journal.Options{
+		Retention: keep * time.Second, // a job a second, by the test's clock
+		Now:       func() time.Time { mu.Lock(); defer mu.Unlock(); return clock },
+		OnCommit:  func(d time.Duration, _ int) { mu.Lock(); defer mu.Unlock(); commits = append(commits, d) },
+	})
+	var size int64 // when the journal is as full as it gets
+	work := make(chan time.Time, writers)
+	var wg sync.WaitGroup
+	for range writers {
+		wg.Go(func() {
+			for at := range work {
+				d := newDispatch()
+				if err := j.Write(context.Background(), intent(d, at)); err != nil {
+					t.Error(err)
+				}
+				if err := j.Write(context.Background(), effect(d, at)); err != nil {
+					t.Error(err)
+				}
+				j.Later(settled(d))
+			}
+		})
+	}
+	var first, last []time.Duration // of the commits for the first and the last jobs
+	for n := 1; n <= jobs; n++ {
+		mu.Lock()
+		clock = clock.Add(time.Second)
+		at := clock
+		switch n {
+		case window:
+			first = slices.Clone(commits)
+		case jobs - window:
+			commits = nil
+		}
+		mu.Unlock()
+		work <- at
+		if n%1000 == 0 {
+			if _, err := j.Sweep(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n == 4*keep || testing.Short() && n == 2*keep {
+			size = fileSize(t, path)
+		}
+	}
+	close(work)
+	wg.Wait()
+	mu.Lock()
+	last = slices.Clone(commits)
+	mu.Unlock()
+	end := fileSize(t, path)
+	p99 := func(d []time.Duration) time.Duration { slices.Sort(d); return d[len(d)*99/100] }
+	p50 := func(d []time.Duration) time.Duration { slices.Sort(d); return d[len(d)/2] }
+	t.Logf("file %d MiB when full, %d MiB at the end; commits p50 %s → %s, p99 %s → %s (%d and %d commits)",
+		size>>20, end>>20, p50(first), p50(last), p99(first), p99(last), len(first), len(last))
+	if end > 2*size {
+		t.Errorf("the file grew from %d to %d bytes", size, end)
+	}
+	// A factor for a busy machine; growth with the number of jobs would be one of twenty.
+	if p99(last) > 4*p99(first) {
+		t.Errorf("p99 of a commit went from %s to %s", p99(first), p99(last))
+	}
+}
+
+func fileSize(t *testing.T, path string) int64 {
+	t.Helper()
+	s, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Size()
+}
