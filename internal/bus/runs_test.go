@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/pkg/run"
@@ -44,12 +46,30 @@ func setUp(t testing.TB, url string, cfg bus.Config) *bus.Conn {
 
 // onBoth runs a test on one server and on three with replicated streams: they check in different orders.
 func onBoth(t *testing.T, test func(t *testing.T, c *bus.Conn)) {
-	cfg := bus.Config{Queues: []string{"default"}}
+	t.Helper()
+	onBothWith(t, bus.Config{Queues: []string{"default"}}, test)
+}
+
+func onBothWith(t *testing.T, cfg bus.Config, test func(t *testing.T, c *bus.Conn)) {
+	t.Helper()
 	t.Run("R1", func(t *testing.T) { test(t, setUp(t, bustest.Start(t).URL, cfg)) })
 	t.Run("R3", func(t *testing.T) {
 		cfg.Replicas = 3
 		test(t, setUp(t, bustest.StartCluster(t).URL, cfg))
 	})
+}
+
+func streamState(t testing.TB, server *bustest.Server, stream string) jetstream.StreamState {
+	t.Helper()
+	js, err := jetstream.New(server.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := js.Stream(deadline(t), stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.CachedInfo().State
 }
 
 func runID(n int) run.ID { return run.ID{Tenant: "acme", Run: fmt.Sprintf("run_%d", n)} }

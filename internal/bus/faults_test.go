@@ -1,0 +1,214 @@
+package bus_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/bus/bustest"
+)
+
+// losing drops the first n publish acknowledgements of a stream, and closes lost after the last.
+func losing(n int64, stream string) (drop func(string, []byte) bool, lost chan struct{}) {
+	var count atomic.Int64
+	lost = make(chan struct{})
+	ack := fmt.Appendf(nil, `{"stream":%q`, stream)
+	return func(_ string, payload []byte) bool {
+		if !bytes.HasPrefix(payload, ack) {
+			return false
+		}
+		k := count.Add(1)
+		if k == n {
+			close(lost)
+		}
+		return k <= n
+	}, lost
+}
+
+func TestSaveWithLostAcknowledgements(t *testing.T) {
+	server := bustest.Start(t)
+	proxy := bustest.StartProxy(t, server)
+	c := setUp(t, proxy.URL, bus.Config{})
+	direct := dial(t, server.URL)
+	ctx, h := deadline(t), bus.RecordHeader{State: "ready"}
+
+	drop, lost := losing(1, bus.RunsStream)
+	proxy.Drop(drop)
+	seq, err := c.Runs().Save(ctx, runID(1), []byte("mine"), h, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec, err := c.Runs().Load(ctx, runID(1)); err != nil || rec.Seq != seq {
+		t.Fatalf("stored at %d, told %d: %v", rec.Seq, seq, err)
+	}
+	receive(t, "the loss", lost)
+
+	// Lost, and overwritten by another before it could be sent again: a conflict, the caller decides anew.
+	drop, lost = losing(1, bus.RunsStream)
+	proxy.Drop(drop)
+	result := make(chan error, 1)
+	go func() {
+		_, err := c.Runs().Save(ctx, runID(1), []byte("mine again"), h, seq)
+		result <- err
+	}()
+	receive(t, "the loss", lost)
+	if _, err := direct.Runs().Save(ctx, runID(1), []byte("another's"), h, seq+1); err != nil {
+		t.Fatal(err)
+	}
+	if err := receive(t, "the answer", result); !errors.Is(err, bus.ErrConflict) {
+		t.Fatalf("overwritten: %v", err)
+	}
+}
+
+func TestSaveAgainstAHungServer(t *testing.T) {
+	server := bustest.Start(t)
+	proxy := bustest.StartProxy(t, server)
+	c := setUp(t, proxy.URL, bus.Config{})
+	h := bus.RecordHeader{State: "ready"}
+
+	proxy.Hold()
+	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err := c.Runs().Save(short, runID(1), []byte("mine"), h, 0)
+	if !errors.Is(err, bus.ErrUnsettled) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("hung: %v", err)
+	}
+	proxy.Resume()
+	// It landed after all; the same bytes at the same revision find themselves.
+	seq, err := c.Runs().Save(deadline(t), runID(1), []byte("mine"), h, 0)
+	if err != nil || seq != 1 {
+		t.Fatalf("again: %d %v", seq, err)
+	}
+}
+
+func TestNothingIsUnsettledThatWasNeverSent(t *testing.T) {
+	server := bustest.Start(t)
+	c := setUp(t, server.URL, bus.Config{})
+	server.Stop()
+	bustest.Eventually(t, "the connection is seen to be gone", func() bool { return !c.Connected() })
+	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err := c.Runs().Save(short, runID(1), []byte("mine"), bus.RecordHeader{}, 0)
+	if err == nil || errors.Is(err, bus.ErrUnsettled) {
+		t.Fatalf("never sent: %v", err)
+	}
+	if c.Healthy() == nil {
+		t.Fatal("healthy without a server")
+	}
+}
+
+func TestWritesSurviveARestartInTheMiddle(t *testing.T) {
+	server := bustest.Start(t)
+	proxy := bustest.StartProxy(t, server)
+	c := setUp(t, proxy.URL, bus.Config{})
+	const writers, writes = 16, 60
+	ctx := deadline(t)
+	var wg sync.WaitGroup
+	halfway := make(chan struct{}, writers)
+	goOn := make(chan struct{})
+	for w := range writers {
+		wg.Go(func() {
+			var seq, last uint64
+			for n := 1; n <= writes; n++ {
+				if n == writes/2 {
+					halfway <- struct{}{}
+				}
+				var err error
+				seq, err = c.Runs().Save(ctx, runID(w), fmt.Appendf(nil, "%d", n), bus.RecordHeader{State: "s"}, seq)
+				if err != nil {
+					t.Errorf("writer %d, write %d: %v", w, n, err)
+					return
+				}
+				out := bus.Outgoing{
+					ID: runID(w), Scope: bus.ScopeStep, N: n, First: 1, Last: last, PublishedBefore: n > 1,
+					Data: fmt.Appendf(nil, "%d", n),
+				}
+				seqs, err := c.Results().Append(ctx, []bus.Outgoing{out})
+				if err != nil || seqs[0] == 0 {
+					t.Errorf("writer %d, outcome %d: %v", w, n, err)
+					return
+				}
+				last = seqs[0]
+			}
+		})
+	}
+	go func() {
+		for range writers {
+			<-halfway
+			proxy.Cut()
+		}
+		server.Stop()
+		server.StartAgain()
+		close(goOn)
+	}()
+	wg.Wait()
+	receive(t, "the restart", goOn)
+	for w := range writers {
+		rec, err := c.Runs().Load(ctx, runID(w))
+		if err != nil || string(rec.Data) != fmt.Sprint(writes) {
+			t.Fatalf("record %d: %s %v", w, rec.Data, err)
+		}
+		last, err := c.Results().Last(ctx, runID(w), bus.ScopeStep)
+		if err != nil || last.N != writes {
+			t.Fatalf("outcomes of %d: %+v %v", w, last, err)
+		}
+	}
+	// Each outcome is there once: the stream has as many as were published.
+	info := streamState(t, server, bus.ResultsStream)
+	if info.Msgs != writers*writes {
+		t.Fatalf("%d outcomes in the stream, %d published", info.Msgs, writers*writes)
+	}
+}
+
+func TestStoreFullRefusesNewRunsAndFinishesOldOnes(t *testing.T) {
+	onBothWith(t, bus.Config{MaxRuns: 2, MaxLetters: 1, MaxJobs: 2, Queues: []string{"default"}}, func(t *testing.T, c *bus.Conn) {
+		ctx, h := deadline(t), bus.RecordHeader{State: "s"}
+		var seqs [3]uint64
+		for i := range 2 {
+			var err error
+			if seqs[i], err = c.Runs().Save(ctx, runID(i), []byte("1"), h, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := c.Runs().Save(ctx, runID(2), []byte("1"), h, 0); !errors.Is(err, bus.ErrStoreFull) {
+			t.Fatalf("third run: %v", err)
+		}
+		if _, err := c.Runs().Save(ctx, runID(1), bytes.Repeat([]byte("2"), 10_000), h, seqs[1]); err != nil {
+			t.Fatalf("growing update in a full store: %v", err)
+		}
+		subject := bus.LetterSubject("acme", "owner", "run_1")
+		seq, err := c.Letters().Put(ctx, subject, []byte("{}"), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Letters().Put(ctx, bus.LetterSubject("acme", "owner", "run_2"), []byte("{}"), nil, 0); !errors.Is(err, bus.ErrStoreFull) {
+			t.Fatalf("second letter: %v", err)
+		}
+		if _, err := c.Letters().Put(ctx, subject, []byte("claimed"), nil, seq); err != nil {
+			t.Fatalf("letter replaced in a full store: %v", err)
+		}
+		for i := range 3 {
+			if err := c.Wake(ctx, "default", runID(1)); err != nil {
+				t.Fatalf("wake %d: %v", i, err)
+			}
+		}
+	})
+}
+
+func TestTooLarge(t *testing.T) {
+	server := bustest.Start(t, bustest.MaxPayload(64<<10))
+	c := setUp(t, server.URL, bus.Config{})
+	if c.MaxPayload() != 64<<10 {
+		t.Fatalf("max payload %d", c.MaxPayload())
+	}
+	_, err := c.Runs().Save(deadline(t), runID(1), make([]byte, 70<<10), bus.RecordHeader{}, 0)
+	if !errors.Is(err, bus.ErrTooLarge) {
+		t.Fatalf("too large: %v", err)
+	}
+}
