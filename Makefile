@@ -1,0 +1,68 @@
+# Everything that is done with this repository by hand or by CI. `make` lists it.
+
+GO ?= go
+# Packages whose tests write generated files and golden files anew with -update.
+GOLDEN = ./internal/app ./internal/observe
+# Seconds of fuzzing per target in `make fuzz`.
+FUZZTIME ?= 20s
+
+.DEFAULT_GOAL := help
+.PHONY: help build test race sim crash fuzz bench lint fmt golden demo up down ci generated
+
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build both commands into bin/
+	$(GO) build -trimpath -o bin/ ./cmd/executor ./cmd/reconciler
+
+demo: build ## run a billing case with everything in one process
+	./bin/executor demo
+
+test: ## run all tests
+	$(GO) test ./...
+
+race: ## run all tests with the race detector
+	$(GO) test -race ./...
+
+sim: ## simulate random worlds (SEED= repeats one)
+	@echo "make sim: the simulator is not part of this version" >&2; exit 1
+
+crash: ## kill real processes at every boundary and count calls
+	@echo "make crash: the crash sweep over real processes is not part of this version" >&2; exit 1
+
+fuzz: ## fuzz every fuzz target for FUZZTIME each
+	@set -e; for file in $$(grep -rl --include=*_test.go '^func Fuzz' . | sort); do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$file); do \
+			echo "== $$target in $$(dirname $$file)"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$(dirname $$file); \
+		done; \
+	done
+
+bench: ## measure speed beside its floor; writes bench.json
+	@echo "make bench: the benchmark is not part of this version" >&2; exit 1
+
+lint: ## vet, staticcheck, gofumpt
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	@files=$$($(GO) tool gofumpt -l .); if [ -n "$$files" ]; then echo "not formatted (make fmt):" >&2; echo "$$files" >&2; exit 1; fi
+
+fmt: ## format all Go files
+	$(GO) tool gofumpt -w .
+
+golden: ## write generated documents and golden files anew
+	$(GO) generate ./...
+	$(GO) test $(GOLDEN) -update
+
+generated: ## fail if make golden would change anything
+	@before=$$(git status --porcelain; git diff); \
+	$(MAKE) --no-print-directory golden >/dev/null; \
+	after=$$(git status --porcelain; git diff); \
+	if [ "$$before" != "$$after" ]; then echo "generated files are stale; make golden wrote these anew:" >&2; git status --porcelain >&2; exit 1; fi
+
+up: ## start NATS, executor and reconciler in containers
+	@echo "make up: deploy/ has no containers in this version" >&2; exit 1
+
+down: ## stop what make up started
+	@echo "make down: deploy/ has no containers in this version" >&2; exit 1
+
+ci: lint generated test race ## everything that must hold before a change is merged
