@@ -53,7 +53,10 @@ func RowFor(c Code, effect Effect) Row {
 	return row
 }
 
-var customCode = regexp.MustCompile(`^[A-Z][A-Z0-9_]{2,63}$`)
+// CodePattern is the regular expression of a code, the contract's own and a config's.
+const CodePattern = `^[A-Z][A-Z0-9_]{2,63}$`
+
+var customCode = regexp.MustCompile(CodePattern)
 
 // ValidCode reports whether a config may use the code.
 func ValidCode(c Code) bool { return customCode.MatchString(string(c)) }
