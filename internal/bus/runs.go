@@ -19,6 +19,8 @@ const (
 	headerDue      = "Agentrun-Due" // Unix milliseconds
 	headerLease    = "Agentrun-Lease"
 	headerWorkflow = "Agentrun-Workflow"
+	headerEpisode  = "Agentrun-Episode"
+	headerLetter   = "Agentrun-Letter" // owner of the open letter
 	headerTTL      = "Nats-TTL"
 	headerExpect   = "Nats-Expected-Last-Subject-Sequence"
 )
@@ -29,11 +31,13 @@ type RecordHeader struct {
 	Due      time.Time // whole milliseconds; zero: nothing is due
 	Lease    string    // holder/id/renewal; empty: none
 	Workflow string
+	Episode  int
+	Letter   string        // owner of the open letter; empty: none is open
 	TTL      time.Duration // rounded up to whole seconds; 0: stays until overwritten
 }
 
 func (h RecordHeader) nats(expect uint64) nats.Header {
-	out := make(nats.Header, 6)
+	out := make(nats.Header, 8)
 	out[headerExpect] = []string{strconv.FormatUint(expect, 10)}
 	out[headerState] = []string{h.State}
 	if !h.Due.IsZero() {
@@ -45,6 +49,12 @@ func (h RecordHeader) nats(expect uint64) nats.Header {
 	if h.Workflow != "" {
 		out[headerWorkflow] = []string{h.Workflow}
 	}
+	if h.Episode > 0 {
+		out[headerEpisode] = []string{strconv.Itoa(h.Episode)}
+	}
+	if h.Letter != "" {
+		out[headerLetter] = []string{h.Letter}
+	}
 	if h.TTL > 0 {
 		out[headerTTL] = []string{strconv.FormatInt(int64((h.TTL+time.Second-1)/time.Second), 10)}
 	}
@@ -53,8 +63,9 @@ func (h RecordHeader) nats(expect uint64) nats.Header {
 
 func parseRecordHeader(h nats.Header) RecordHeader {
 	out := RecordHeader{
-		State: h.Get(headerState), Lease: h.Get(headerLease), Workflow: h.Get(headerWorkflow),
+		State: h.Get(headerState), Lease: h.Get(headerLease), Workflow: h.Get(headerWorkflow), Letter: h.Get(headerLetter),
 	}
+	out.Episode, _ = strconv.Atoi(h.Get(headerEpisode))
 	if ms, err := strconv.ParseInt(h.Get(headerDue), 10, 64); err == nil {
 		out.Due = time.UnixMilli(ms).UTC()
 	}
@@ -123,6 +134,11 @@ func (r *Runs) Delete(ctx context.Context, id run.ID, seq uint64) error {
 // compareAndSet publishes msg, which expects its subject's last sequence to be expect, until it is known what became
 // of it.
 func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, expect uint64) (uint64, error) {
+	if expect == 0 {
+		if err := c.admit(ctx, stream); err != nil {
+			return 0, err
+		}
+	}
 	p := c.publish(msg)
 	defer p.close()
 	for {
