@@ -3,6 +3,8 @@
 // stale.
 package schemadoc
 
+//go:generate go run ./gen -root ../..
+
 import (
 	"bytes"
 	"encoding/json"

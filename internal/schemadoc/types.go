@@ -92,7 +92,12 @@ func refineJob(s *jsonschema.Schema) {
 	step := s.Definitions["run.JobStep"]
 	limit(step, "step", idPattern)
 	limit(step, "tool", toolPattern)
-	property(step, "args").Type = "object"
+	args := property(step, "args")
+	args.Type = "object"
+	args.Description = "The tool's arguments. An object whose only key is $from is replaced by a part of an earlier step's result."
+	// Lengths count characters here and bytes in the runtime: what is longer here is refused there for certain.
+	property(s, "actor").MaxLength = number(256)
+	property(s, "intent").MaxLength = number(1 << 10)
 	for _, t := range []reflect.Type{requestType, usageType} {
 		for p := s.Definitions[typeKey(t)].Properties.Oldest(); p != nil; p = p.Next() {
 			p.Value.Minimum = "0"

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strconv"
 
 	"github.com/agentrun/executor/pkg/budget"
@@ -17,8 +18,9 @@ const Schema = "agentrun.deadletter/v1"
 
 // The limits of a letter (contract §7 and §12).
 const (
-	MaxRawBytes  = 64 << 10  // of an unreadable job
-	MaxArgsBytes = 512 << 10 // of the request and all args together
+	MaxRawBytes  = 64 << 10       // of an unreadable job
+	MaxArgsBytes = 512 << 10      // of the request and all args together
+	MaxBytes     = 1<<20 - 16<<10 // of the whole letter: NATS carries 1 MiB unless told otherwise, headers included
 	MaxAttempts  = 256
 	MaxReplays   = 10
 )
@@ -152,18 +154,21 @@ func (l *Letter) SetRaw(payload []byte) {
 	l.Raw = append([]byte(nil), payload[:min(len(payload), MaxRawBytes)]...)
 }
 
-// Trim brings a letter to its limits: the request and the args of the open steps are kept while they fit MaxArgsBytes
-// together, the request first, then in the order of Open; one that does not fit is replaced by its digest. Of the
-// attempts the last MaxAttempts stay. Lists that are nil become empty. Open is copied before it is changed.
+// Trim brings a letter to its limits: of the attempts the last MaxAttempts stay; the request and the args of the open
+// steps are kept while they fit MaxArgsBytes together and the letter fits MaxBytes (as envelope.Marshal writes it), the
+// request first, then in the order of Open; one that does not fit is replaced by its digest. Lists that are nil become
+// empty. Open is copied before it is changed.
 func (l *Letter) Trim() {
-	left := MaxArgsBytes
+	l.Attempts = l.Attempts[max(0, len(l.Attempts)-MaxAttempts):]
+	l.fillLists()
+	l.Open = slices.Clone(l.Open)
+	left := min(MaxArgsBytes, MaxBytes-l.sizeWithoutArgs())
 	if len(l.Request) > left {
 		l.ArgsDigest, l.ArgsOmitted, l.Request = envelope.ArgsDigest(l.Tool, l.Request), true, nil
 	}
 	left -= len(l.Request)
-	open := append([]Open{}, l.Open...)
-	for i := range open {
-		o := &open[i]
+	for i := range l.Open {
+		o := &l.Open[i]
 		if len(o.Args) > left {
 			if o.ArgsDigest == "" {
 				o.ArgsDigest = envelope.ArgsDigest(o.Tool, o.Args)
@@ -172,8 +177,10 @@ func (l *Letter) Trim() {
 		}
 		left -= len(o.Args)
 	}
-	l.Open = open
-	l.Attempts = l.Attempts[max(0, len(l.Attempts)-MaxAttempts):]
+}
+
+// fillLists makes lists of what readers expect as lists.
+func (l *Letter) fillLists() {
 	if l.Attempts == nil {
 		l.Attempts = []Attempt{}
 	}
@@ -183,16 +190,37 @@ func (l *Letter) Trim() {
 	if l.RemainingSteps == nil {
 		l.RemainingSteps = []string{}
 	}
+	if l.Open == nil {
+		l.Open = []Open{}
+	}
 	if l.AllowedActions == nil {
 		l.AllowedActions = []Action{}
 	}
+}
+
+// sizeWithoutArgs is what the letter takes if all its args are replaced by digests.
+func (l *Letter) sizeWithoutArgs() int {
+	const digest = len(`"args_digest":"",`) + 2*sha256.Size + len(`"args_omitted":true,`)
+	rest := *l
+	rest.Request = nil
+	rest.Open = slices.Clone(l.Open)
+	size := digest
+	for i := range rest.Open {
+		rest.Open[i].Args = nil
+		size += digest + len(`"args":,`)
+	}
+	data, err := envelope.Marshal(&rest)
+	if err != nil {
+		panic("deadletter: " + err.Error()) // what is left holds no raw JSON and always encodes
+	}
+	return size + len(`"request":,`) + len(data)
 }
 
 // Short is the letter's summary for a list. The args of open steps stay with the letter, like its request: a page of
 // summaries has to fit one reply.
 func (l *Letter) Short() Summary {
 	s := l.Summary
-	s.Open = append([]Open{}, l.Open...)
+	s.Open = slices.Clone(l.Open)
 	for i := range s.Open {
 		if s.Open[i].Args != nil {
 			s.Open[i].Args, s.Open[i].ArgsOmitted = nil, true

@@ -179,6 +179,31 @@ func TestTrimArgs(t *testing.T) {
 	}
 }
 
+// However much a run has done, its letter can be published: args give way to what the run did.
+func TestTrimFitsOneMessage(t *testing.T) {
+	for _, effects := range []int{0, 800, 1800, 2100} {
+		l := sample()
+		for range effects {
+			l.CompletedEffects = append(l.CompletedEffects, envelope.CompletedEffect{
+				Step: strings.Repeat("s", 64), Tool: strings.Repeat("t", 128), OperationRef: strings.Repeat("r", 194), CommittedAt: at,
+			})
+		}
+		l.Request = text(MaxArgsBytes / 2)
+		l.Open[0].Args = json.RawMessage(strings.ReplaceAll(string(text(MaxArgsBytes/2)), "a", "<"))
+		l.Trim()
+		data, err := envelope.Marshal(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(data) > MaxBytes {
+			t.Errorf("%d effects: %d bytes", effects, len(data))
+		}
+		if all := !l.ArgsOmitted && !l.Open[0].ArgsOmitted; all != (effects < 1000) {
+			t.Errorf("%d effects: request omitted %v, args omitted %v", effects, l.ArgsOmitted, l.Open[0].ArgsOmitted)
+		}
+	}
+}
+
 // A digest that the approval was asked with is not replaced: it is what the approval covers.
 func TestTrimKeepsADigest(t *testing.T) {
 	l := Letter{Summary: Summary{Open: []Open{{Args: text(MaxArgsBytes + 1), ArgsDigest: "asked"}}}}
