@@ -71,8 +71,6 @@ func (k *keeper) run() {
 }
 
 func (k *keeper) once(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
-	defer cancel()
 	c := k.conn
 	c.mu.Lock()
 	ready := c.ready
@@ -80,14 +78,19 @@ func (k *keeper) once(ctx context.Context) {
 	if !ready {
 		return
 	}
-	err := c.Ensure(ctx)
+	tryCtx, cancel := c.attempt(ctx)
+	defer cancel()
+	err := c.Ensure(tryCtx)
 	if err == nil {
-		err = c.observe(ctx)
+		err = c.observe(tryCtx)
+	}
+	if err != nil {
+		k.check()
+		if errors.Is(tryCtx.Err(), context.Canceled) {
+			return // the connection changed under it: that says nothing about the streams
+		}
 	}
 	c.mu.Lock()
-	if errors.Is(ctx.Err(), context.Canceled) {
-		err = nil
-	}
 	before := c.status.Problem
 	c.status.Problem = err
 	c.mu.Unlock()
@@ -97,9 +100,23 @@ func (k *keeper) once(ctx context.Context) {
 	case err == nil && before != nil:
 		c.log.Info("streams are as they must be again")
 	}
-	if err != nil {
-		k.check()
-	}
+}
+
+// attempt bounds one look at the streams: by keeperTimeout, and by the connection, because a request that was on a
+// connection that is gone is never answered.
+func (c *Conn) attempt(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
+	changed := c.change()
+	go func() {
+		select {
+		case <-changed:
+			cancel()
+		case <-c.closed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // Status is what readiness and the limits on intake are judged by.
@@ -182,8 +199,8 @@ func (c *Conn) observe(ctx context.Context) error {
 	c.mu.Lock()
 	before := c.status.Created
 	c.status.Created = runs.Created
-	c.status.Runs, c.status.RunsMax = runs.State.Messages, runs.Config.MaxMsgs
-	c.status.Letters, c.status.LettersMax = letters.State.Messages, letters.Config.MaxMsgs
+	c.status.Runs, c.status.RunsMax = runs.State.Messages, c.config.MaxRuns
+	c.status.Letters, c.status.LettersMax = letters.State.Messages, c.config.MaxLetters
 	c.status.Jobs, c.status.JobsMax = jobs.State.Messages, jobs.Config.MaxMsgs
 	c.status.Observed = time.Now()
 	watchers := c.replaced
@@ -195,6 +212,32 @@ func (c *Conn) observe(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// admit refuses a new message in a replicated stream of registers that has reached its limit (see Config.limit). What
+// others have added since the last look is not counted: the server's own limit bounds that.
+func (c *Conn) admit(ctx context.Context, stream string) error {
+	for fresh := false; ; fresh = true {
+		c.mu.Lock()
+		count, limit := &c.status.Runs, c.status.RunsMax
+		if stream == LettersStream {
+			count, limit = &c.status.Letters, c.status.LettersMax
+		}
+		room := c.config.Replicas <= 1 || *count < limit
+		if room {
+			*count++ // exact again at the next look
+		}
+		c.mu.Unlock()
+		if room {
+			return nil
+		}
+		if fresh {
+			return fmt.Errorf("%w: %s has %d messages", ErrStoreFull, stream, limit)
+		}
+		if err := c.observe(ctx); err != nil {
+			return err
+		}
+	}
 }
 
 // StreamCreated reads when AGENTRUN_RUNS was made. A journal that remembers another time has outlived a loss of the

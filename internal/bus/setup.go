@@ -82,10 +82,10 @@ func (c Config) streams() []jetstream.StreamConfig {
 	wakes.MaxMsgsPerSubject, wakes.DiscardNewPerSubject = 1, true
 
 	runs := base(RunsStream, runsPrefix)
-	runs.Discard, runs.MaxMsgs, runs.MaxMsgsPerSubject, runs.AllowMsgTTL = jetstream.DiscardNew, c.MaxRuns, 1, true
+	runs.Discard, runs.MaxMsgs, runs.MaxMsgsPerSubject, runs.AllowMsgTTL = jetstream.DiscardNew, c.limit(c.MaxRuns), 1, true
 
 	letters := base(LettersStream, lettersPrefix)
-	letters.Discard, letters.MaxMsgs, letters.MaxMsgsPerSubject = jetstream.DiscardNew, c.MaxLetters, 1
+	letters.Discard, letters.MaxMsgs, letters.MaxMsgsPerSubject = jetstream.DiscardNew, c.limit(c.MaxLetters), 1
 
 	results := base(ResultsStream, resultsPrefix)
 	results.MaxAge = c.RunRetention
@@ -94,6 +94,16 @@ func (c Config) streams() []jetstream.StreamConfig {
 	alerts.MaxAge, alerts.Duplicates = alertsAge, 2*time.Minute
 
 	return []jetstream.StreamConfig{runs, letters, results, alerts, wakes, jobs}
+}
+
+// limit is the server's limit for a stream of registers. A single server lets an update through when the stream is full;
+// a replicated stream counts it as one more and refuses it, so there the server's limit is above ours and admit keeps
+// to ours.
+func (c Config) limit(n int64) int64 {
+	if c.Replicas > 1 {
+		return n + n/10 + 1024
+	}
+	return n
 }
 
 // Setup makes the streams and consumers, or checks those that are there: what differs in what matters is a *Difference,
@@ -105,7 +115,9 @@ func (c *Conn) Setup(ctx context.Context, cfg Config) error {
 		if err := c.WaitConnected(ctx); err != nil {
 			return err
 		}
-		err := c.ensure(ctx, cfg)
+		tryCtx, cancel := c.attempt(ctx)
+		err := c.ensure(tryCtx, cfg)
+		cancel()
 		if err == nil {
 			break
 		}
