@@ -1,23 +1,129 @@
 package main
 
 import (
-	"context"
+	"bufio"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
+	"text/tabwriter"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/journal"
+	"github.com/agentrun/executor/internal/terminal"
+	agentrun "github.com/agentrun/executor/pkg/run"
 )
 
 // journalCommand looks into an executor's journal. The executor must not be running: a journal has one owner.
 type journalCommand struct {
-	Ls      journalFile `cmd:"" help:"List the dispatches that the journal knows, unsettled ones first."`
-	Check   journalFile `cmd:"" help:"Verify the whole file."`
-	Compact journalFile `cmd:"" help:"Rewrite the file without its free pages."`
+	Ls      journalLs      `cmd:"" help:"List the dispatches that the journal knows, oldest first; no args and no results."`
+	Check   journalCheck   `cmd:"" help:"Verify the whole file."`
+	Compact journalCompact `cmd:"" help:"Rewrite the file without its free pages."`
 }
 
 type journalFile struct {
 	Data string `name:"data" required:"" placeholder:"DIR" help:"Directory of the journal, as given to executor serve."`
 }
 
-func (c *journalCommand) run(_ context.Context, verb string, _ app.Env) error {
-	return fmt.Errorf("journal %s is not there yet", verb)
+func (f journalFile) path() string { return app.JournalPath(f.Data) }
+
+type journalLs struct {
+	journalFile `embed:""`
+	Unsettled   bool `name:"unsettled" help:"Only dispatches of which the end is not settled."`
+	JSON        bool `name:"json" help:"One JSON object per line."`
+}
+
+type journalCheck struct {
+	journalFile `embed:""`
+}
+
+type journalCompact struct {
+	journalFile `embed:""`
+}
+
+// errUnsound is why journal check exits 1.
+var errUnsound = errors.New("the journal is damaged; keep the file, and see the problems above")
+
+func (c *journalCommand) run(verb string, env app.Env) error {
+	switch verb {
+	case "ls":
+		return c.Ls.run(env)
+	case "check":
+		return c.Check.run(env)
+	}
+	return c.Compact.run(env)
+}
+
+// dispatch is one line of journal ls. Args and results stay in the journal.
+type dispatch struct {
+	Dispatch agentrun.DispatchID `json:"dispatch"`
+	At       string              `json:"at"`
+	Ref      string              `json:"operation_ref"`
+	Tool     string              `json:"tool"`
+	Attempt  int                 `json:"attempt"`
+	End      string              `json:"end"`
+	Settled  bool                `json:"settled"`
+}
+
+// endOf says what came back for a dispatch, as far as the journal knows.
+func endOf(f agentrun.Fact) string {
+	switch {
+	case f.Effect == nil:
+		return "no reply known"
+	case f.Effect.Reply.OK:
+		return strings.TrimSpace("ok " + f.Effect.Reply.EvidenceRef)
+	case f.Effect.Reply.NotSent:
+		return "not sent"
+	}
+	return string(f.Effect.Reply.Row.Code)
+}
+
+func (c *journalLs) run(env app.Env) error {
+	out := bufio.NewWriter(env.Stdout)
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	enc := json.NewEncoder(out)
+	if !c.JSON {
+		fmt.Fprintln(table, "AT\tOPERATION\tTOOL\tATTEMPT\tEND\tSETTLED\tDISPATCH")
+	}
+	err := journal.List(c.path(), func(f agentrun.Fact) error {
+		if c.Unsettled && f.Settled {
+			return nil
+		}
+		i := f.Intent
+		d := dispatch{
+			Dispatch: i.Dispatch, At: i.At.String(), Ref: i.Tenant + "/" + i.RunID + "/" + i.Step, Tool: i.Tool,
+			Attempt: i.Attempt, End: terminal.Clean(endOf(f)), Settled: f.Settled,
+		}
+		if c.JSON {
+			return enc.Encode(d)
+		}
+		_, err := fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%v\t%s\n", d.At, d.Ref, d.Tool, d.Attempt, d.End, d.Settled, d.Dispatch)
+		return err
+	})
+	return errors.Join(err, table.Flush(), out.Flush())
+}
+
+func (c *journalCheck) run(env app.Env) error {
+	r, err := journal.Check(c.path())
+	if err != nil {
+		return err
+	}
+	for _, problem := range r.Problems {
+		fmt.Fprintln(env.Stdout, problem)
+	}
+	fmt.Fprintf(env.Stdout, "journal %s: %d intents, %d effects, %d unsettled; opened %d times; %d bytes, %d of them in use\n",
+		r.ID, r.Intents, r.Effects, r.Unsettled, r.Starts, r.FileBytes, r.UsedBytes)
+	if len(r.Problems) > 0 {
+		return fmt.Errorf("%s: %w", c.path(), errUnsound)
+	}
+	return nil
+}
+
+func (c *journalCompact) run(env app.Env) error {
+	before, after, err := journal.Compact(c.path())
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(env.Stdout, "%s: %d bytes before, %d after\n", c.path(), before, after)
+	return nil
 }

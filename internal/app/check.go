@@ -1,25 +1,28 @@
 package app
 
 import (
-	"fmt"
-	"strings"
+	"io"
 
 	"github.com/agentrun/executor/internal/config"
+	"github.com/agentrun/executor/pkg/connector/httptool"
 )
 
-// Check reads the config file as a process does at its start and compiles every tool. It returns the table of tools,
-// ready to print, and the warnings; what is wrong with the content comes as config.Errors.
-func Check(path string, lookup func(string) (string, bool)) (tools string, warnings []string, err error) {
-	file, found, err := config.Load(path, lookup)
-	for _, w := range found {
-		warnings = append(warnings, w.String())
-	}
+// Check reads the config file as a process does at its start, compiles every tool and prints them as a table to w, with
+// the warnings. What is wrong with the content comes as Faults, with the warnings in front.
+func Check(w io.Writer, path string, lookup func(string) (string, bool)) error {
+	http := httptool.New()
+	defer http.Close()
+	box, warnings, err := LoadTools(path, lookup, http)
 	if err != nil {
-		return "", warnings, err
+		faults, ok := err.(Faults)
+		if !ok {
+			return err
+		}
+		lines := make(Faults, 0, len(warnings)+len(faults))
+		for _, warning := range warnings {
+			lines = append(lines, warning.String())
+		}
+		return append(lines, faults...)
 	}
-	var b strings.Builder
-	for _, name := range toolNames(file) {
-		fmt.Fprintln(&b, name)
-	}
-	return b.String(), warnings, nil
+	return config.Describe(w, box.File)
 }

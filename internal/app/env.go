@@ -29,6 +29,11 @@ func (e Env) Report(command string, code int, err error) int {
 	case Done(err):
 		return ExitOK
 	}
+	var faults Faults
+	if errors.As(err, &faults) {
+		fmt.Fprintln(e.Stderr, faults)
+		return ExitFailed
+	}
 	var usage *Usage
 	if errors.As(err, &usage) {
 		fmt.Fprintln(e.Stderr, usage)
