@@ -144,8 +144,10 @@ func (doc *document) insideFolded(n *node, text string, col int) place {
 }
 
 func firstWord(s string) string {
-	word, _, _ := strings.Cut(s, " ")
-	return word
+	if i := strings.IndexAny(s, " \n"); i >= 0 {
+		return s[:i]
+	}
+	return s
 }
 
 // insideQuoted counts characters of the text along its quoted form on one line.

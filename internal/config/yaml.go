@@ -200,6 +200,8 @@ func (y *yamlReader) value(n ast.Node, depth int) *node {
 	case *ast.StringNode:
 		out.text = v.Value
 		switch v.Token.Type {
+		case token.StringType:
+			out.place = y.settle(at, v.Value)
 		case token.SingleQuoteType:
 			out.style = singleQuoted
 		case token.DoubleQuoteType:
@@ -207,6 +209,7 @@ func (y *yamlReader) value(n ast.Node, depth int) *node {
 		}
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
 		out.text = n.GetToken().Value
+		out.place = y.settle(at, out.text)
 	case *ast.AnchorNode, *ast.AliasNode:
 		y.d.failAt(at, "YAML anchors and aliases are not supported: write the value out where it is used")
 		out.broken = true
@@ -242,19 +245,31 @@ func (y *yamlReader) key(k ast.MapKeyNode) (string, place, bool) {
 	at := pos(k.GetToken())
 	switch v := k.(type) {
 	case *ast.StringNode:
+		if v.Token.Type == token.StringType {
+			at = y.settle(at, v.Value)
+		}
 		return v.Value, at, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode, *ast.NullNode:
-		return k.GetToken().Value, at, true
+		return k.GetToken().Value, y.settle(at, k.GetToken().Value), true
 	case *ast.MappingKeyNode:
-		if inner, ok := v.Value.(ast.MapKeyNode); ok {
-			return y.key(inner)
-		}
+		y.d.failAt(at, "a key that is marked with ? is not supported: write key: value")
+		return "", at, false
 	case *ast.MergeKeyNode:
 		y.d.failAt(at, "the merge key << is not supported: write the keys out")
 		return "", at, false
 	}
 	y.d.failAt(at, "a key must be plain or quoted text")
 	return "", at, false
+}
+
+// settle corrects the place of text without quotes: the parser counts spaces after it as if they came before.
+func (y *yamlReader) settle(at place, text string) place {
+	for col := at.col; text != "" && col > 0; col-- {
+		if strings.HasPrefix(y.d.doc.sourceAt(at.line, col), firstWord(text)) {
+			return place{at.line, col}
+		}
+	}
+	return at
 }
 
 // printable shortens a text of the file and makes it safe for a terminal.
