@@ -2,7 +2,11 @@
 // of codes of §6, from which the documents and the JSON Schemas are printed. It holds values only: no I/O, no clock.
 package envelope
 
-import "encoding/json"
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
 
 // Effect says whether a tool changes something.
 type Effect string
@@ -110,6 +114,18 @@ type Envelope struct {
 // Details are the safe_details of a failure: keys that the tool's config names and the runtime's own, with string,
 // number (json.Number) and boolean values of at most 256 bytes each.
 type Details map[string]any
+
+// UnmarshalJSON keeps the digits of numbers: what is read back from a record must give the same bytes again.
+func (d *Details) UnmarshalJSON(data []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	var m map[string]any
+	if err := dec.Decode(&m); err != nil {
+		return fmt.Errorf("safe_details: %w", err)
+	}
+	*d = m
+	return nil
+}
 
 // Reply is one call's end, classified by the tool's connector: either OK with a result, or a row of the table of codes.
 // It is a value: how a call ended is data, never a Go error.

@@ -60,8 +60,8 @@ func TestTimeArithmetic(t *testing.T) {
 	if b := a.Add(1500 * time.Millisecond); b.Sub(a) != 1500*time.Millisecond || !b.Time().Equal(a.Time().Add(1500*time.Millisecond)) {
 		t.Error("what is added can be taken away")
 	}
-	if a.Time().Location() != time.UTC {
-		t.Error("a time is UTC")
+	if a.Time().Location() != time.UTC || a.String() != "2026-12-01T10:00:00.000Z" {
+		t.Errorf("a time is UTC with milliseconds: %s", a)
 	}
 	// Moments before 1970 round the same way.
 	old := time.Date(1969, 12, 31, 23, 59, 59, 999_500_000, time.UTC)
