@@ -3,8 +3,10 @@ package httptool
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"maps"
 	"net/http"
 	"net/textproto"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -18,7 +20,7 @@ import (
 // Safe for concurrent use.
 type Kind struct {
 	mu    sync.Mutex
-	pools map[poolKey]*http.Transport
+	pools map[poolKey]*pool
 }
 
 type poolKey struct {
@@ -28,7 +30,7 @@ type poolKey struct {
 }
 
 // New returns a Kind without connections.
-func New() *Kind { return &Kind{pools: map[poolKey]*http.Transport{}} }
+func New() *Kind { return &Kind{pools: map[poolKey]*pool{}} }
 
 // Name implements connector.Kind.
 func (*Kind) Name() string { return connector.KindHTTP }
@@ -38,7 +40,7 @@ func (k *Kind) Close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, p := range k.pools {
-		p.CloseIdleConnections()
+		p.closeIdle()
 	}
 }
 
@@ -55,24 +57,24 @@ func (k *Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
 	if !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}, method) {
 		return nil, fail("method", "must be GET, HEAD, POST, PUT, PATCH or DELETE")
 	}
-	url, err := parseTemplate(s.URL)
+	target, err := parseTemplate(s.URL)
 	if err != nil {
 		return nil, err
 	}
-	t := &transport{method: method, url: url, lookup: p.Lookup, keyHeader: "Idempotency-Key"}
+	t := &transport{method: method, url: target, lookup: p.Lookup, keyHeader: "Idempotency-Key"}
 	if s.IdempotencyHeader != "" {
 		if !validName(s.IdempotencyHeader) || owned(s.IdempotencyHeader) {
 			return nil, fail("idempotency_header", "is not a header name that a tool may use")
 		}
 		t.keyHeader = textproto.CanonicalMIMEHeaderKey(s.IdempotencyHeader)
 	}
-	if err := t.setHeaders(s.Headers, p.Effect); err != nil {
-		return nil, err
-	}
 	switch method {
 	case "GET", "HEAD", "DELETE":
 		t.bodyless = true
 		t.restInQuery = !p.Lookup
+	}
+	if err := t.setHeaders(s.Headers, p.Effect); err != nil {
+		return nil, err
 	}
 	if s.MaxConnsPerHost < 0 {
 		return nil, fail("max_conns_per_host", "must not be negative")
@@ -96,7 +98,10 @@ func owned(name string) bool {
 }
 
 func (t *transport) setHeaders(headers map[string]string, effect envelope.Effect) error {
-	t.header = http.Header{"Accept": {"application/json"}, "User-Agent": {"agentrun"}}
+	lines := map[string]string{"Accept": "application/json", "User-Agent": "agentrun"}
+	if !t.bodyless {
+		lines["Content-Type"] = "application/json"
+	}
 	seen := map[string]bool{}
 	for name, v := range headers {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
@@ -104,7 +109,7 @@ func (t *transport) setHeaders(headers map[string]string, effect envelope.Effect
 		switch {
 		case !validName(name):
 			at.Message = "is not a header name"
-		case canonical == "Host":
+		case canonical == "Host" && printable(v) && v != "":
 			t.host = v
 		case owned(name) || (effect == envelope.Write && canonical == t.keyHeader):
 			at.Message = "is set by the runtime"
@@ -118,9 +123,14 @@ func (t *transport) setHeaders(headers map[string]string, effect envelope.Effect
 		}
 		seen[canonical] = true
 		if canonical != "Host" {
-			t.header[canonical] = []string{v}
+			lines[canonical] = v
 		}
 	}
+	var b []byte
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		b = line(b, name, lines[name])
+	}
+	t.head = string(b)
 	return nil
 }
 
@@ -143,7 +153,7 @@ func validValue(s string) bool {
 	return true
 }
 
-func (k *Kind) pool(key poolKey) (*http.Transport, error) {
+func (k *Kind) pool(key poolKey) (*pool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if p := k.pools[key]; p != nil {
@@ -153,7 +163,10 @@ func (k *Kind) pool(key poolKey) (*http.Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := newPool(config, key.proxyFromEnv, key.maxConns)
+	p := newPool(config, key.maxConns)
+	if key.proxyFromEnv {
+		p.proxy = proxyFromEnv
+	}
 	k.pools[key] = p
 	return p, nil
 }
@@ -184,4 +197,13 @@ func tlsConfig(s connector.TLSSpec) (*tls.Config, error) {
 		config.Certificates = []tls.Certificate{pair}
 	}
 	return config, nil
+}
+
+// proxyFromEnv is HTTP_PROXY, HTTPS_PROXY and NO_PROXY as net/http reads them. Proxies are spoken to in plain HTTP.
+func proxyFromEnv(u *url.URL) (*url.URL, error) {
+	via, err := http.ProxyFromEnvironment(&http.Request{URL: u})
+	if err == nil && via != nil && via.Scheme != "http" {
+		return nil, errProxy
+	}
+	return via, err
 }

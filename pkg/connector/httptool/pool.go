@@ -4,65 +4,188 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
-	"net/http"
+	"net/url"
+	"sync"
 	"time"
 )
 
 // Limits of a pool of connections.
 const (
-	dialTimeout      = 10 * time.Second // also of the TLS handshake; a call's own timeout may be shorter
-	idleTimeout      = 30 * time.Second // below the usual idle timeouts of servers, so that few connections die in our hands
-	idlePerHost      = 256
-	idleInAll        = 1024
-	headerBytesMax   = 64 << 10
-	redirectsMax     = 3 // of a read, within one origin
-	staleConnections = 3 // dead idle connections that a call may meet before its bytes have left
+	dialTimeout    = 10 * time.Second // of TCP connect, proxy and TLS handshake together; a call's own timeout may be shorter
+	idleTimeout    = 30 * time.Second // below the usual idle timeouts of servers, so that few connections die in our hands
+	idlePerOrigin  = 256
+	headerBytesMax = 64 << 10
+	redirectsMax   = 3 // of a read, within one origin
 )
 
-// newPool makes the connections of tools with the same settings. HTTP/1.1 only: an HTTP/2 connection repeats requests on
-// its own account (GOAWAY, REFUSED_STREAM), and its writes cannot be told apart by request.
-func newPool(config *tls.Config, proxyFromEnv bool, maxConns int) *http.Transport {
-	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
-	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := dialer.DialContext(ctx, network, addr)
-		if err != nil {
-			return nil, err
+// pool keeps connections of tools with the same settings. It is not net/http's Transport, because that sends requests
+// again on its own, writes in a goroutine that cannot be asked at the last moment, and prints what a far side sends
+// unasked to the process's log. Here a request is one Write by the goroutine that made the call, and nothing reads between
+// calls. HTTP/1.1 only. Safe for concurrent use.
+type pool struct {
+	tls      *tls.Config
+	proxy    func(*url.URL) (*url.URL, error) // nil: none
+	maxConns int                              // per origin, 0: no limit
+
+	mu      sync.Mutex
+	origins map[origin]*conns
+}
+
+// origin is where a connection leads.
+type origin struct {
+	secure bool
+	addr   string // host:port of the far side
+	proxy  string // URL of the proxy, "" for none
+}
+
+type conns struct {
+	idle  []*conn       // the last is the newest
+	slots chan struct{} // nil: no limit
+}
+
+func newPool(config *tls.Config, maxConns int) *pool {
+	return &pool{tls: config, maxConns: maxConns, origins: map[origin]*conns{}}
+}
+
+// locate says where a URL leads, and over which proxy.
+func (p *pool) locate(u *url.URL) (at origin, via *url.URL, err error) {
+	at.secure = u.Scheme == "https"
+	port := u.Port()
+	if port == "" {
+		port = "80"
+		if at.secure {
+			port = "443"
 		}
-		return &gatedConn{Conn: c, plain: true}, nil
 	}
-	dialTLS := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := dialer.DialContext(ctx, network, addr)
-		if err != nil {
-			return nil, err
+	at.addr = net.JoinHostPort(u.Hostname(), port)
+	if p.proxy != nil {
+		if via, err = p.proxy(u); err != nil {
+			return at, nil, err
 		}
-		own := config.Clone()
-		if own.ServerName == "" {
-			if own.ServerName, _, err = net.SplitHostPort(addr); err != nil {
-				_ = c.Close()
-				return nil, err
-			}
+		if via != nil {
+			at.proxy = via.String()
 		}
-		secure := tls.Client(c, own)
-		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-		defer cancel()
-		if err := secure.HandshakeContext(ctx); err != nil {
-			_ = c.Close()
-			return nil, err
+	}
+	return at, via, nil
+}
+
+func (p *pool) at(o origin) *conns {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	cs := p.origins[o]
+	if cs == nil {
+		cs = &conns{}
+		if p.maxConns > 0 {
+			cs.slots = make(chan struct{}, p.maxConns)
 		}
-		return &gatedConn{Conn: secure}, nil
+		p.origins[o] = cs
 	}
-	p := &http.Transport{
-		DialContext: dial, DialTLSContext: dialTLS,
-		TLSClientConfig: config, TLSHandshakeTimeout: dialTimeout,
-		Protocols:       new(http.Protocols),
-		MaxIdleConns:    idleInAll,
-		IdleConnTimeout: idleTimeout, MaxIdleConnsPerHost: idlePerHost, MaxConnsPerHost: maxConns,
-		MaxResponseHeaderBytes: headerBytesMax,
-		DisableCompression:     true, // what is limited is what arrives; nothing grows after that
+	return cs
+}
+
+// get returns an idle connection that is still alive, else a new one. It waits for a slot where connections are limited.
+// The connection must go back by put or discard.
+func (p *pool) get(ctx context.Context, o origin, via *url.URL) (c *conn, reused bool, err error) {
+	cs := p.at(o)
+	if cs.slots != nil {
+		select {
+		case cs.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		}
 	}
-	p.Protocols.SetHTTP1(true)
-	if proxyFromEnv {
-		p.Proxy = http.ProxyFromEnvironment
+	for {
+		if c = p.take(cs); c == nil {
+			break
+		}
+		if c.alive() {
+			return c, true, nil
+		}
+		_ = c.Close()
 	}
-	return p
+	if c, err = p.dial(ctx, o, via); err != nil {
+		cs.free()
+		return nil, false, err
+	}
+	c.home = cs
+	return c, false, nil
+}
+
+func (p *pool) take(cs *conns) *conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(cs.idle)
+	if n == 0 {
+		return nil
+	}
+	c := cs.idle[n-1]
+	cs.idle[n-1] = nil
+	cs.idle = cs.idle[:n-1]
+	c.timer.Stop()
+	return c
+}
+
+func (cs *conns) free() {
+	if cs.slots != nil {
+		<-cs.slots
+	}
+}
+
+// put keeps a connection whose last response was read to its end.
+func (p *pool) put(c *conn) {
+	p.mu.Lock()
+	full := len(c.home.idle) >= idlePerOrigin
+	if !full {
+		c.home.idle = append(c.home.idle, c)
+		if c.timer == nil {
+			c.timer = time.AfterFunc(idleTimeout, func() { p.expire(c) })
+		} else {
+			c.timer.Reset(idleTimeout)
+		}
+	}
+	p.mu.Unlock()
+	if full {
+		_ = c.Close()
+	}
+	c.home.free()
+}
+
+// discard closes a connection that cannot be used again.
+func (p *pool) discard(c *conn) {
+	_ = c.Close()
+	c.home.free()
+}
+
+// expire closes a connection that has been idle for too long, unless a call has just taken it.
+func (p *pool) expire(c *conn) {
+	p.mu.Lock()
+	found := false
+	for i, other := range c.home.idle {
+		if other == c {
+			c.home.idle = append(c.home.idle[:i], c.home.idle[i+1:]...)
+			found = true
+			break
+		}
+	}
+	p.mu.Unlock()
+	if found {
+		_ = c.Close()
+	}
+}
+
+// closeIdle closes what is idle.
+func (p *pool) closeIdle() {
+	p.mu.Lock()
+	var idle []*conn
+	for _, cs := range p.origins {
+		for _, c := range cs.idle {
+			c.timer.Stop()
+			idle = append(idle, c)
+		}
+		cs.idle = nil
+	}
+	p.mu.Unlock()
+	for _, c := range idle {
+		_ = c.Close()
+	}
 }

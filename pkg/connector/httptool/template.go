@@ -23,11 +23,10 @@ var placeholderName = regexp.MustCompile(`^\{[A-Za-z_][A-Za-z0-9_-]*\}$`)
 // template is a URL with {name} in its path and query. Scheme, host and port are fixed by the config; what an arg fills
 // in stays inside its path segment or query value.
 type template struct {
-	parts  []part
-	fixed  map[string]bool // query parameters that the URL itself names
-	names  []string        // args that the URL uses up
-	query  bool            // the URL has a query
-	origin string          // scheme://host, for redirects
+	parts []part
+	fixed map[string]bool // query parameters that the URL itself names
+	names []string        // args that the URL uses up
+	query bool            // the URL has a query
 }
 
 // part is literal text, or a placeholder.
@@ -42,6 +41,9 @@ func fail(key, message string) error {
 }
 
 func parseTemplate(raw string) (*template, error) {
+	if !printable(raw) {
+		return nil, fail("url", "must be percent-encoded: it has spaces, control characters or letters beyond ASCII")
+	}
 	rest, ok := strings.CutPrefix(raw, "https://")
 	scheme := "https://"
 	if !ok {
@@ -67,7 +69,7 @@ func parseTemplate(raw string) (*template, error) {
 	if tail == "" || tail[0] == '?' {
 		tail = "/" + tail
 	}
-	t := &template{fixed: map[string]bool{}, origin: scheme + host}
+	t := &template{fixed: map[string]bool{}}
 	path, query, hasQuery := strings.Cut(tail, "?")
 	t.query = hasQuery
 	if err := t.add(scheme+host+path, false); err != nil {

@@ -1,15 +1,13 @@
 package httptool
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"mime"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/agentrun/executor/pkg/connector"
@@ -22,13 +20,13 @@ const operationRefHeader = "Agentrun-Operation-Ref"
 type transport struct {
 	method      string
 	url         *template
-	header      http.Header // of every request; never changed
-	host        string      // overrides the Host header if not empty
+	head        string // header lines of every request
+	host        string // overrides the Host header if not empty
 	keyHeader   string
 	lookup      bool
 	bodyless    bool // GET, HEAD, DELETE
 	restInQuery bool
-	pool        *http.Transport
+	pool        *pool
 }
 
 // CheckArgs implements connector.Transport.
@@ -43,35 +41,20 @@ func (t *transport) RoundTrip(ctx context.Context, r *connector.Request) connect
 		return connector.Response{Failure: connector.NotSent}
 	}
 	body, ok := t.body(r)
-	if !ok {
+	if !ok || !validValue(r.OperationRef) || !validValue(r.IdempotencyKey) {
 		return connector.Response{Failure: connector.NotSent}
 	}
-	header := t.headers(r)
-	sent := false
 	for hop := 0; ; hop++ {
-		resp, left := t.once(ctx, r, u, header, body)
-		sent = sent || left
-		if resp == nil {
-			return failure(ctx, sent)
+		resp := t.once(ctx, r, u, body)
+		if hop > 0 && resp.Failure == connector.NotSent {
+			resp.Failure = connector.NoReply // the first request has left
 		}
-		if next := t.redirect(resp, u, r, hop); next != nil {
-			_ = resp.Body.Close()
-			u = next
-			continue
+		next := t.redirect(&resp, u, r, hop)
+		if next == nil {
+			return resp
 		}
-		return read(ctx, resp, r.BodyMax)
+		u = next
 	}
-}
-
-// failure is the end of a request without a response. What has not left has not left, whatever the reason.
-func failure(ctx context.Context, sent bool) connector.Response {
-	switch {
-	case !sent:
-		return connector.Response{Failure: connector.NotSent}
-	case errors.Is(ctx.Err(), context.Canceled):
-		return connector.Response{Failure: connector.Cancelled}
-	}
-	return connector.Response{Failure: connector.NoReply}
 }
 
 // body is the request's JSON: the args that the URL has not used up, with their digits as written. The same args are
@@ -92,135 +75,126 @@ func (t *transport) body(r *connector.Request) ([]byte, bool) {
 	return connector.AppendJSON(nil, rest)
 }
 
-func (t *transport) headers(r *connector.Request) http.Header {
-	h := make(http.Header, len(t.header)+4)
-	for name, v := range t.header {
-		h[name] = v
+// wire is the whole request as bytes.
+func (t *transport) wire(r *connector.Request, u, via *url.URL, body []byte) []byte {
+	b := make([]byte, 0, 512+len(t.head)+len(body))
+	b = append(append(b, t.method...), ' ')
+	if via != nil && u.Scheme == "http" {
+		b = append(append(b, "http://"...), u.Host...)
 	}
-	if !t.bodyless && h["Content-Type"] == nil {
-		h["Content-Type"] = []string{"application/json"}
+	b = append(append(b, u.RequestURI()...), " HTTP/1.1\r\n"...)
+	host := t.host
+	if host == "" {
+		host = u.Host
+	}
+	b = line(b, "Host", host)
+	b = append(b, t.head...)
+	if via != nil && u.Scheme == "http" {
+		b = append(b, proxyAuthorization(via)...)
 	}
 	if r.Effect == envelope.Write {
-		h[t.keyHeader] = []string{r.IdempotencyKey}
+		b = line(b, t.keyHeader, r.IdempotencyKey)
 	}
 	if r.Effect == envelope.Write || t.lookup {
-		h[operationRefHeader] = []string{r.OperationRef}
+		b = line(b, operationRefHeader, r.OperationRef)
 	}
 	if r.Traceparent != "" && validValue(r.Traceparent) {
-		h["Traceparent"] = []string{r.Traceparent}
+		b = line(b, "Traceparent", r.Traceparent)
 	}
-	return h
+	if !t.bodyless {
+		b = line(b, "Content-Length", strconv.Itoa(len(body)))
+	}
+	return append(append(b, "\r\n"...), body...)
 }
 
-// once sends one request. left says whether anything of it may have left the process; a nil response is a failure.
-//
-// net/http repeats a request on its own when a reused connection dies, if it can make the body again and the method or an
-// idempotency header calls it repeatable. Every request here has a body that cannot be made again, an empty one too (a
-// GET's empty body puts nothing on the wire), so it does not; and the gate would not let a second one through. What may
-// be tried again is a connection that turns out dead before the first byte: that is still one request on the wire.
-func (t *transport) once(ctx context.Context, r *connector.Request, u *url.URL, header http.Header, body []byte) (*http.Response, bool) {
-	for range staleConnections {
-		g := &gate{leave: r.Leave}
-		reused := false
-		traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
-			reused = info.Reused
-			if c := gated(info.Conn); c != nil {
-				g.arm(c)
-				return
-			}
-			_ = info.Conn.Close() // no gate, no request; a pool dials gated connections only
-		}})
-		req := (&http.Request{
-			Method: t.method, URL: u, Host: t.host, Header: header, ContentLength: int64(len(body)),
-			Body: unrepeatable{bytes.NewReader(body)}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		}).WithContext(traced)
-		resp, err := t.pool.RoundTrip(req)
-		left := g.close()
-		switch {
-		case err == nil && left:
-			return resp, true
-		case err == nil:
-			// An answer to a request that has not left is an answer to nothing.
-			_ = resp.Body.Close()
-		case left:
-			return nil, true
-		}
-		if !reused || g.wasRefused() || ctx.Err() != nil {
-			return nil, false
-		}
-	}
-	return nil, false
+func line(b []byte, name, value string) []byte {
+	return append(append(append(append(b, name...), ": "...), value...), "\r\n"...)
 }
 
-// unrepeatable is a body without GetBody.
-type unrepeatable struct{ io.Reader }
+// once sends one request and reads its response. An idle connection that turns out dead before it took a single byte is
+// replaced by another: that is still one request on the wire.
+func (t *transport) once(ctx context.Context, r *connector.Request, u *url.URL, body []byte) connector.Response {
+	notSent := connector.Response{Failure: connector.NotSent}
+	at, via, err := t.pool.locate(u)
+	if err != nil {
+		return notSent
+	}
+	request := t.wire(r, u, via, body)
+	for {
+		c, reused, err := t.pool.get(ctx, at, via)
+		if err != nil {
+			return notSent
+		}
+		resp, keep := t.exchange(ctx, r, c, request)
+		if keep {
+			t.pool.put(c)
+		} else {
+			t.pool.discard(c)
+		}
+		if resp.Failure == connector.NotSent && reused && !keep && ctx.Err() == nil {
+			continue
+		}
+		return resp
+	}
+}
 
-func (unrepeatable) Close() error { return nil }
+// exchange sends on a connection and reads the response. keep says that the connection can be used again; NotSent with a
+// connection that cannot be kept means that it was dead.
+func (t *transport) exchange(ctx context.Context, r *connector.Request, c *conn, request []byte) (resp connector.Response, keep bool) {
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(longAgo) })
+	defer func() {
+		// A deadline that was set, or may just be being set, is not taken back: the connection goes.
+		keep = stop() && keep
+	}()
+	if ctx.Err() != nil || !r.Leave() {
+		return connector.Response{Failure: connector.NotSent}, true
+	}
+	// The request leaves here, in one write, and nowhere else.
+	n, err := c.Write(request)
+	if err != nil && n == 0 && !c.secure {
+		return connector.Response{Failure: connector.NotSent}, false
+	}
+	// After a write that failed halfway there may still be an answer: a far side that refuses early closes its side.
+	head, err := c.response(t.method)
+	if err != nil {
+		return connector.Response{Failure: silence(ctx)}, false
+	}
+	return t.read(ctx, c, head, r.BodyMax)
+}
 
-// redirect returns where a read goes on: at most to the same scheme, host and port, with the same method.
-func (t *transport) redirect(resp *http.Response, from *url.URL, r *connector.Request, hop int) *url.URL {
-	if r.Effect != envelope.Read || hop >= redirectsMax || (t.method != http.MethodGet && t.method != http.MethodHead) {
-		return nil
+// silence tells apart why nothing came.
+func silence(ctx context.Context) connector.Failure {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return connector.Cancelled
 	}
-	switch resp.StatusCode {
-	case 301, 302, 303, 307, 308:
-	default:
-		return nil
-	}
-	locations := resp.Header["Location"]
-	if len(locations) != 1 || locations[0] == "" {
-		return nil
-	}
-	to, err := from.Parse(locations[0])
-	if err != nil || to.User != nil || !strings.EqualFold(to.Scheme, from.Scheme) || !strings.EqualFold(to.Host, from.Host) {
-		return nil
-	}
-	to.Fragment, to.RawFragment = "", ""
-	return to
+	return connector.NoReply
 }
 
 // read takes the response in, its body up to limit bytes.
-func read(ctx context.Context, resp *http.Response, limit int) connector.Response {
-	defer resp.Body.Close()
-	out := connector.Response{Status: resp.StatusCode, Header: lowerCase(resp.Header)}
-	if encoding := resp.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
-		out.Failure = connector.Unreadable // not asked for
-		return out
-	}
-	if resp.Request.Method == http.MethodHead {
-		return out
-	}
-	if resp.ContentLength > int64(limit) {
-		out.Failure = connector.TooLarge
-		return out
-	}
-	var b bytes.Buffer
-	if resp.ContentLength > 0 {
-		b.Grow(int(resp.ContentLength) + bytes.MinRead)
-	}
-	n, err := b.ReadFrom(io.LimitReader(resp.Body, int64(limit)+1))
+func (t *transport) read(ctx context.Context, c *conn, head *http.Response, limit int) (out connector.Response, keep bool) {
+	out = connector.Response{Status: head.StatusCode, Header: lowerCase(head.Header)}
+	b, tooLarge, whole := body(head, limit)
+	untilClose := head.ContentLength < 0 && len(head.TransferEncoding) == 0 && t.method != http.MethodHead
+	encoding := head.Header.Get("Content-Encoding")
 	switch {
-	case n > int64(limit):
+	case tooLarge:
 		out.Failure = connector.TooLarge
-	case err != nil && errors.Is(ctx.Err(), context.Canceled):
+	case !whole && errors.Is(ctx.Err(), context.Canceled):
 		out.Failure = connector.Cancelled
-	case err != nil:
-		out.Failure = connector.Unreadable
-	case brokenOff(resp, b.Bytes()):
-		out.Failure = connector.Unreadable
+	case !whole, untilClose && brokenOff(head, b), encoding != "" && !strings.EqualFold(encoding, "identity"):
+		out.Failure = connector.Unreadable // broken off, or in an encoding that nobody asked for
 	default:
-		out.Body = b.Bytes()
+		out.Body = b
 	}
-	return out
+	keep = whole && !tooLarge && !head.Close && !untilClose && c.in.Buffered() == 0 &&
+		head.StatusCode != http.StatusSwitchingProtocols
+	return out, keep
 }
 
 // brokenOff: a body that ends with its connection cannot be told from one that was cut, unless it says that it is JSON and
 // is not.
-func brokenOff(resp *http.Response, body []byte) bool {
-	if resp.ContentLength >= 0 || len(resp.TransferEncoding) > 0 {
-		return false
-	}
-	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+func brokenOff(head *http.Response, body []byte) bool {
+	kind, _, err := mime.ParseMediaType(head.Header.Get("Content-Type"))
 	return err == nil && (kind == "application/json" || strings.HasSuffix(kind, "+json")) && !json.Valid(body)
 }
 
@@ -230,4 +204,37 @@ func lowerCase(h http.Header) map[string][]string {
 		out[strings.ToLower(name)] = v
 	}
 	return out
+}
+
+// redirect returns where a read goes on: at most to the same scheme, host and port, with the same method.
+func (t *transport) redirect(resp *connector.Response, from *url.URL, r *connector.Request, hop int) *url.URL {
+	if r.Effect != envelope.Read || hop >= redirectsMax || (t.method != http.MethodGet && t.method != http.MethodHead) {
+		return nil
+	}
+	switch resp.Status {
+	case 301, 302, 303, 307, 308:
+	default:
+		return nil
+	}
+	locations := resp.Header["location"]
+	if len(locations) != 1 || locations[0] == "" {
+		return nil
+	}
+	to, err := from.Parse(locations[0])
+	if err != nil || to.User != nil || !strings.EqualFold(to.Scheme, from.Scheme) || !strings.EqualFold(to.Host, from.Host) ||
+		!printable(to.RequestURI()) {
+		return nil
+	}
+	to.Fragment, to.RawFragment = "", ""
+	return to
+}
+
+// printable reports whether a text can stand in a request line.
+func printable(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
 }
