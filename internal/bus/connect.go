@@ -65,6 +65,8 @@ type Conn struct {
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced at each change of the connection's state
+	gone     chan struct{} // closed and replaced when the connection is lost
+	made     chan struct{} // closed and replaced when a stream was made
 	closed   chan struct{} // closed for good
 	closing  bool
 	config   Config // of Setup
@@ -88,7 +90,8 @@ func Connect(o Options) (*Conn, error) {
 	}
 	c := &Conn{
 		log: o.Logger, opts: o,
-		changed: make(chan struct{}), closed: make(chan struct{}),
+		changed: make(chan struct{}), gone: make(chan struct{}), made: make(chan struct{}),
+		closed: make(chan struct{}),
 	}
 	c.keeper = newKeeper(c)
 	c.clock.now = boottime
@@ -141,6 +144,7 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 				c.log.Warn("nats disconnected", "error", err)
 			}
 			c.mux.loseAll()
+			c.signal(&c.gone)
 			c.stateChanged()
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { c.stateChanged() }),
@@ -200,18 +204,23 @@ func (c *Conn) isClosing() bool {
 
 // stateChanged wakes everyone who waits for the connection.
 func (c *Conn) stateChanged() {
-	c.mu.Lock()
-	close(c.changed)
-	c.changed = make(chan struct{})
-	c.mu.Unlock()
-	c.keeper.kick()
+	c.signal(&c.changed)
+	c.keeper.check()
 }
 
-// change returns a channel that is closed at the next change of the connection's state. Take it before looking.
-func (c *Conn) change() <-chan struct{} {
+// signal wakes everyone who waits on one of the connection's channels.
+func (c *Conn) signal(ch *chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.changed
+	close(*ch)
+	*ch = make(chan struct{})
+}
+
+// next returns the channel that the next signal closes. Take it before looking.
+func (c *Conn) next(ch *chan struct{}) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return *ch
 }
 
 // Connected reports whether there is a server at the other end right now.
@@ -220,7 +229,7 @@ func (c *Conn) Connected() bool { return c.nc.IsConnected() }
 // WaitConnected returns nil as soon as there is a connection.
 func (c *Conn) WaitConnected(ctx context.Context) error {
 	for {
-		changed := c.change()
+		changed := c.next(&c.changed)
 		if c.nc.IsConnected() {
 			return nil
 		}

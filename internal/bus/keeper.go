@@ -36,9 +36,6 @@ func (k *keeper) check() {
 	}
 }
 
-// kick is check for a change of the connection.
-func (k *keeper) kick() { k.check() }
-
 func (k *keeper) wait() { <-k.done }
 
 func (k *keeper) run() {
@@ -106,10 +103,10 @@ func (k *keeper) once(ctx context.Context) {
 // connection that is gone is never answered.
 func (c *Conn) attempt(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
-	changed := c.change()
+	gone := c.next(&c.gone)
 	go func() {
 		select {
-		case <-changed:
+		case <-gone:
 			cancel()
 		case <-c.closed:
 			cancel()

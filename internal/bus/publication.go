@@ -157,7 +157,7 @@ func (p *publication) pause(ctx context.Context) error {
 		return p.abandoned(ErrClosed)
 	}
 	for {
-		changed := p.conn.change()
+		changed := p.conn.next(&p.conn.changed)
 		if p.conn.nc.IsConnected() {
 			return nil
 		}

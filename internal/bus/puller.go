@@ -156,7 +156,7 @@ func (p *Puller) loop() {
 	defer close(p.done)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	changed := p.conn.change()
+	changed := p.conn.next(&p.conn.changed)
 	for {
 		select {
 		case <-p.stopped:
@@ -164,7 +164,7 @@ func (p *Puller) loop() {
 		case <-p.conn.closed:
 			return
 		case <-changed:
-			changed = p.conn.change()
+			changed = p.conn.next(&p.conn.changed)
 			p.forget()
 		case <-p.kick:
 		case <-timer.C:

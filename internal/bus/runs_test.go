@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"log/slog"
 	"testing"
 	"time"
@@ -23,7 +23,7 @@ func deadline(t testing.TB) context.Context {
 	return ctx
 }
 
-var quiet = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 func dial(t testing.TB, url string) *bus.Conn {
 	t.Helper()

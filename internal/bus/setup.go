@@ -22,6 +22,11 @@ const (
 	maxWaiting    = 8192
 )
 
+const (
+	codeNoPeers             = 10005
+	codeReplicasUnsupported = 10074
+)
+
 // Config is what the streams are made or checked by.
 type Config struct {
 	Replicas     int           // default 1
@@ -121,9 +126,7 @@ func (c *Conn) Setup(ctx context.Context, cfg Config) error {
 		if err == nil {
 			break
 		}
-		var differs *Difference
-		var api *jetstream.APIError
-		if errors.As(err, &differs) || errors.As(err, &api) && api.Code < 500 && api.Code != 404 || ctx.Err() != nil {
+		if hopeless(err) || ctx.Err() != nil {
 			return fmt.Errorf("bus: set up: %w", err)
 		}
 		c.log.Warn("streams are not ready", "error", err)
@@ -142,6 +145,22 @@ func (c *Conn) Setup(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("bus: set up: %w", err)
 	}
 	return nil
+}
+
+// hopeless reports whether trying again cannot help: the configuration is refused, not the moment.
+func hopeless(err error) bool {
+	var differs *Difference
+	var api *jetstream.APIError
+	switch {
+	case errors.As(err, &differs):
+		return true
+	case !errors.As(err, &api):
+		return false
+	case api.ErrorCode == codeReplicasUnsupported:
+		return true
+	}
+	// A cluster that just starts has no peers for a replicated stream yet, and says so with a 400.
+	return api.Code < 500 && api.Code != 404 && api.ErrorCode != codeNoPeers
 }
 
 // Ensure makes again what has disappeared since Setup. The connection calls it by itself: regularly, after each
@@ -182,6 +201,7 @@ func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) er
 		// Several processes start at once: the same config made by another is a success here too.
 		if _, err = c.js.CreateStream(ctx, want); err == nil {
 			c.log.Info("stream made", "stream", want.Name)
+			c.signal(&c.made)
 			return nil
 		}
 		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {

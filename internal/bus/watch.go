@@ -178,7 +178,7 @@ func (w *watch) once(ctx context.Context) error {
 	if err := w.conn.WaitConnected(ctx); err != nil {
 		return err
 	}
-	changed := w.conn.change()
+	changed, made := w.conn.next(&w.conn.changed), w.conn.next(&w.conn.made)
 	if err := w.orient(ctx); err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (w *watch) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.follow(ctx, changed)
+	return r.follow(ctx, changed, made)
 }
 
 // orient finds out whether the stream is still the one that was watched.
@@ -293,7 +293,7 @@ func (r *round) end() {
 
 func (r *round) breakOff() { r.once.Do(func() { close(r.broken) }) }
 
-func (r *round) follow(ctx context.Context, changed <-chan struct{}) error {
+func (r *round) follow(ctx context.Context, changed, made <-chan struct{}) error {
 	ticker := time.NewTicker(watchHeartbeat)
 	defer ticker.Stop()
 	for {
@@ -303,6 +303,8 @@ func (r *round) follow(ctx context.Context, changed <-chan struct{}) error {
 		case <-r.watch.conn.closed:
 			return nil
 		case <-changed:
+			return nil
+		case <-made:
 			return nil
 		case <-r.broken:
 			return nil
