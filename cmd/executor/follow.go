@@ -118,12 +118,13 @@ func follow(ctx context.Context, nc *nats.Conn, queue string, j *job, data []byt
 	f := newFollower(j)
 	live := make(chan *nats.Msg, 1024)
 	back := make(chan struct{}, 1)
-	nc.SetReconnectHandler(func(*nats.Conn) {
+	signal := func() {
 		select {
 		case back <- struct{}{}:
 		default:
 		}
-	})
+	}
+	nc.SetReconnectHandler(func(*nats.Conn) { signal() })
 	subject := bus.ResultSubject(j.id(), ">") // step and run
 	// Subscribed before publishing, so that no outcome is missed; the server has it once the flush returns.
 	sub, err := nc.ChanSubscribe(subject, live)
@@ -135,7 +136,7 @@ func follow(ctx context.Context, nc *nats.Conn, queue string, j *job, data []byt
 		return 0, nil, fmt.Errorf("subscribing to %s: %w", subject, err)
 	}
 	old, err := stored(ctx, nc, subject)
-	if err != nil {
+	if err != nil && !errors.Is(err, errUnread) {
 		return 0, nil, err
 	}
 	for _, s := range old {
@@ -146,7 +147,7 @@ func follow(ctx context.Context, nc *nats.Conn, queue string, j *job, data []byt
 		return 0, nil, err
 	}
 	defer status("")
-	w := watch{follower: f, nc: nc, subject: subject, live: live, back: back, show: show, status: status}
+	w := watch{follower: f, nc: nc, subject: subject, live: live, back: back, again: signal, show: show, status: status}
 	code, err = w.run(ctx)
 	return code, f.end, err
 }
@@ -158,6 +159,7 @@ type watch struct {
 	subject string
 	live    <-chan *nats.Msg
 	back    <-chan struct{} // the connection is there again
+	again   func()          // what sends to back
 	show    func(*seen)
 	status  func(string)
 }
@@ -183,7 +185,7 @@ func (w *watch) run(ctx context.Context) (int, error) {
 			// What was published while the connection was away is in the stream.
 			missed, err := stored(ctx, w.nc, w.subject)
 			if err != nil {
-				return 0, err
+				time.AfterFunc(time.Second, w.again)
 			}
 			news = missed
 		case <-silence.C:
@@ -234,17 +236,36 @@ func received(m *nats.Msg) (*seen, error) {
 	return s, nil
 }
 
+// storedWithin bounds one reading of the stream: a publisher without the right to read later gets no answer at all.
+const storedWithin = 3 * time.Second
+
+// errUnread: the stream gave no answer, for want of a connection or of the right to read it.
+var errUnread = errors.New("no answer from the result stream")
+
 // stored reads what the result stream holds of the run, with a consumer that needs no right but to be created: the
-// server pushes to an inbox, and nothing is acknowledged.
+// server pushes to an inbox, and nothing is acknowledged. On an error, what was read so far comes too.
 func stored(ctx context.Context, nc *nats.Conn, subject string) ([]*seen, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, storedWithin, errUnread)
+	defer cancel()
+	all, err := readStored(ctx, nc, subject)
+	if err != nil && errors.Is(context.Cause(ctx), errUnread) {
+		err = errUnread
+	}
+	if err != nil {
+		return all, fmt.Errorf("reading earlier outcomes: %w", err)
+	}
+	return all, nil
+}
+
+func readStored(ctx context.Context, nc *nats.Conn, subject string) (all []*seen, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, fmt.Errorf("reading earlier outcomes: %w", err)
+		return nil, err
 	}
-	inbox := nc.NewRespInbox()
+	inbox := nc.NewInbox()
 	sub, err := nc.SubscribeSync(inbox)
 	if err != nil {
-		return nil, fmt.Errorf("reading earlier outcomes: %w", err)
+		return nil, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	consumer, err := js.CreatePushConsumer(ctx, bus.ResultsStream, jetstream.ConsumerConfig{
@@ -252,17 +273,16 @@ func stored(ctx context.Context, nc *nats.Conn, subject string) ([]*seen, error)
 		InactiveThreshold: 5 * time.Second, MemoryStorage: true,
 	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, errors.New("there is no stream AGENTRUN_RESULTS: start an executor or a reconciler on this NATS server first, they make the streams")
+		return nil, errors.New("there is no stream " + bus.ResultsStream + ": start an executor or a reconciler on this NATS server first, they make the streams")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading earlier outcomes: %w", err)
+		return nil, err
 	}
 	info := consumer.CachedInfo()
-	var all []*seen
 	for left := info.NumPending + info.Delivered.Consumer; left > 0; {
 		m, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("reading earlier outcomes: %w", err)
+			return all, err
 		}
 		meta, err := m.Metadata()
 		if err != nil {
