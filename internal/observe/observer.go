@@ -81,8 +81,8 @@ func New(role Role, tools ...string) *Observer {
 func (o *Observer) Registry() *prometheus.Registry { return o.registry }
 
 // Outcome counts an outcome that was published. reasonCode is "" on ok.
-func (o *Observer) Outcome(scope envelope.Scope, outcome envelope.Word, reasonCode string) {
-	o.outcomes.WithLabelValues(string(scope), string(outcome), o.codes.label(reasonCode)).Inc()
+func (o *Observer) Outcome(scope, outcome, reasonCode string) {
+	o.outcomes.WithLabelValues(scope, outcome, o.codes.label(reasonCode)).Inc()
 }
 
 // ToolCall counts one dispatch and how long it took. code is "" on success.

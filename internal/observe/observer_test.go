@@ -20,8 +20,8 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // everything calls each method of an observer once.
 func everything(o *Observer) {
-	o.Outcome(envelope.StepScope, envelope.Retryable, "provider_rate_limited")
-	o.Outcome(envelope.RunScope, envelope.OK, "")
+	o.Outcome("step", "retryable", "provider_rate_limited")
+	o.Outcome("run", "ok", "")
 	o.ToolCall("get_invoice", envelope.Read, "", 20*time.Millisecond)
 	o.ToolCall("apply_credit", envelope.Write, envelope.CodeOutcomeUnknown, time.Second)
 	o.UnknownResolved("apply_credit", "committed")
