@@ -13,7 +13,7 @@ import (
 
 func TestPointer(t *testing.T) {
 	// The document and the first rows are RFC 6901 section 5.
-	const doc = ` {"foo":["bar","baz"],"":0,"a/b":1,"c%d":2,"e^f":3,"g|h":4,"i\\j":5,"k\"l":6," ":7,"m~n":8,
+	const doc = ` {"foo":["bar","baz"],"":0,"a/b":1,"c%d":2,"e^f":3,"g|h":4,"i\\j":5,"k\"l":6," ":7,"m~n":8,"/":9,"~1":10,
 		"big":123456789012345678901234567890.10,"\u00e9":{"x":[[1],{"y":1e400}]},"n":null,"$":"s"}`
 	tests := []struct{ ptr, want string }{
 		{"/foo", `["bar","baz"]`},
@@ -28,6 +28,8 @@ func TestPointer(t *testing.T) {
 		{`/k"l`, `6`},
 		{"/ ", `7`},
 		{"/m~0n", `8`},
+		{"/~1", `9`},
+		{"/~01", `10`},
 		{"/big", `123456789012345678901234567890.10`},
 		{"/é/x/0/0", `1`},
 		{"/é/x/1/y", `1e400`},
@@ -191,6 +193,9 @@ func TestSubstituteWithin(t *testing.T) {
 	if out, _, err := SubstituteWithin(args, 5, values); err != nil || string(out) != `[7,7]` {
 		t.Errorf("at the limit: %s, %v", out, err)
 	}
+	if out, _, err := SubstituteWithin(json.RawMessage(`{"$from":"load#/id"}`), 1, values); err != nil || string(out) != `7` {
+		t.Errorf("a value at the limit: %s, %v", out, err)
+	}
 	if _, _, err := SubstituteWithin(args, 4, values); !errors.Is(err, ErrArgsTooLarge) {
 		t.Errorf("above the limit: %v", err)
 	}
@@ -235,6 +240,62 @@ func TestMembers(t *testing.T) {
 	}
 	if !Members(json.RawMessage(`{}`), func(string, json.RawMessage) bool { return true }) {
 		t.Error("an empty object is one")
+	}
+}
+
+// The escapes that one comparison with the wrong bound would get wrong.
+func TestEscapes(t *testing.T) {
+	for escaped, want := range map[string]string{
+		`\u0009\u00a0\u00AF\u00fa\u00FA`: "\t\u00a0\u00af\u00fa\u00fa",
+		`\ud7ff\ue000\uffff`:             "\ud7ff\ue000\uffff",
+		`\ud800\udc00`:                   "\U00010000",
+		`\uD800\uDFFF`:                   "\U000103ff",
+		`\udbff\udc00`:                   "\U0010fc00",
+		`\udbff\udfff`:                   "\U0010ffff",
+		`\ud83d\ude00\u0041`:             "\U0001f600A",
+	} {
+		if err := CheckJSON([]byte(`"`+escaped+`"`), Bounds{}); err != nil {
+			t.Errorf("%s: %v", escaped, err)
+		}
+		if got := string(appendUnescaped(nil, []byte(escaped))); got != want {
+			t.Errorf("%s: got %q, want %q", escaped, got, want)
+		}
+	}
+	for _, escaped := range []string{`\udc00`, `\udfff`, `\ud800`, `\udbff`, `\ud800\ud7ff`, `\ud800\ue000`, `\ud800\n0000000`, `\ud800 udc00`, `\u00g0`, `\u00G0`, "\\u00`0", `\u00@0`, `\u00:0`, `\u00/0`} {
+		if err := CheckJSON([]byte(`"`+escaped+`"`), Bounds{}); err == nil {
+			t.Errorf("%s passed", escaped)
+		}
+	}
+}
+
+// A document that was cut off anywhere is refused, and nothing that walks through it panics.
+func TestEveryPrefix(t *testing.T) {
+	const doc = `{"a\u00e9":[1,-2.5e+3,true,false,null,{"$from":"x#/y"}],"b":{"c":"\ud83d\ude00 \\ é"},"d":[[],{}]}`
+	for n := range len(doc) {
+		data := []byte(doc[:n])
+		var bad *JSONError
+		if err := CheckJSON(data, Bounds{}); !errors.As(err, &bad) {
+			t.Fatalf("%q: %v", data, err)
+		}
+		switch bad.Fault {
+		case FaultEnd, FaultEscape, FaultSurrogate, FaultUTF8: // the last three where the cut is inside an escape or a character
+		default:
+			t.Errorf("%q: %v", data, bad)
+		}
+		for _, ptr := range []string{"", "/aé", "/aé/5/$from", "/b/c", "/d/1/x", "/d/9", "/zz"} {
+			if whole, ok := Pointer(data, ptr); ok && ptr == "" {
+				t.Errorf("%q: the whole is %q", data, whole)
+			}
+		}
+		Compact(data)
+		Depth(data)
+		References(data)
+		if Members(data, func(string, json.RawMessage) bool { return true }) {
+			t.Errorf("%q: all members were seen", data)
+		}
+		if Canonical(data) != nil {
+			t.Errorf("%q has a canonical form", data)
+		}
 	}
 }
 

@@ -97,22 +97,16 @@ func eachMember(data []byte, i int, fn func(key []byte, value int) bool) bool {
 }
 
 // eachElement is eachMember for an array, with where each element begins.
-func eachElement(data []byte, i int, fn func(value int) bool) bool {
+func eachElement(data []byte, i int, fn func(value int) bool) {
 	i = skipSpace(data, i+1)
-	if i < len(data) && data[i] == ']' {
-		return true
-	}
-	for {
-		if i >= len(data) || !fn(i) {
-			return false
+	for i < len(data) && data[i] != ']' && fn(i) {
+		end, ok := endOfValue(data, i)
+		if !ok {
+			return
 		}
-		var ok bool
-		if i, ok = endOfValue(data, i); !ok {
-			return false
-		}
-		i = skipSpace(data, i)
+		i = skipSpace(data, end)
 		if i >= len(data) || data[i] != ',' {
-			return i < len(data) && data[i] == ']'
+			return
 		}
 		i = skipSpace(data, i+1)
 	}
