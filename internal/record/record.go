@@ -164,16 +164,21 @@ func (rs *Records) Publish(ctx context.Context, h *Handle) error {
 		}
 	}
 	out := make([]Outgoing, len(r.Owed))
+	var kept []string
 	for i := range r.Owed {
 		o := &r.Owed[i]
 		data, err := envelope.Marshal(r.Outcome(o))
 		if err != nil {
 			return fmt.Errorf("outcome %s/%s/%d: %w", h.ID, o.Scope, o.N, err)
 		}
+		clean := rs.redact(data)
+		if len(clean) != len(data) || !bytes.Equal(clean, data) {
+			kept = append(kept, o.Step)
+		}
 		before := r.PublishedBefore(o.Scope)
 		out[i] = Outgoing{
 			ID: h.ID, Scope: o.Scope, N: o.N, First: r.First, PublishedBefore: before.N > 0, Traceparent: r.Trace,
-			Data: rs.redact(data),
+			Data: clean,
 		}
 		if before.N == o.N-1 {
 			out[i].Last = before.Seq
@@ -185,6 +190,9 @@ func (rs *Records) Publish(ctx context.Context, h *Handle) error {
 	}
 	for i := range out {
 		r.Published(out[i].Scope, out[i].N, seqs[i])
+	}
+	for _, step := range kept {
+		r.KeepResult(step) // $from must see the original, which the stream does not have
 	}
 	return nil
 }

@@ -60,11 +60,17 @@ func Create(id ID, m Message, d Defaults, now Time) *Run {
 	return r
 }
 
+// unowned owns what neither the job nor the config gives an owner: a letter always has one.
+const unowned = "unowned"
+
 func blank(id ID, j *Job, m Message, d Defaults, now Time) *Run {
 	r := &Run{
 		Schema: RecordSchema, Tenant: id.Tenant, RunID: id.Run, Queue: m.Queue, Trace: m.Trace, Episode: 1, Priority: 5,
 		CreatedAt: now, EpisodeAt: now, UpdatedAt: now, Deadline: now, Steps: []*Step{},
 		Workflow: d.Workflow, Owner: d.Owner, Actor: d.Actor, Budget: d.Budget,
+	}
+	if r.Owner == "" {
+		r.Owner = unowned
 	}
 	if j != nil {
 		take := func(p *string, v string) {

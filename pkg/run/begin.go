@@ -45,9 +45,13 @@ func (r *Run) Begin(name string, tools Tools, st Start, now Time) *Dispatch {
 	defer r.settle(now)
 	resend := s.State == InDoubt
 	tool, args, fail := r.prepare(i, tools)
-	if resend && (fail != nil || envelope.ArgsDigest(s.Tool, args) != s.SentArgs) {
-		// The same key and bytes cannot be sent again, and what was sent is still unknown.
-		r.unverifiable(s, s.Doubt.Row.Code, now)
+	if (resend || s.Unsettled) && (fail != nil || envelope.ArgsDigest(s.Tool, args) != s.SentArgs || !r.mayResend(s, tool, now)) {
+		// no-blind-repeat: the same key and bytes cannot be sent again, and what was sent is still unknown.
+		last := envelope.Code("")
+		if resend {
+			last = s.Doubt.Row.Code
+		}
+		r.unverifiable(s, last, now)
 		return nil
 	}
 	if fail != nil {
@@ -61,7 +65,8 @@ func (r *Run) Begin(name string, tools Tools, st Start, now Time) *Dispatch {
 	s.Attempt++
 	s.Used++
 	s.to(Executing)
-	s.Dispatch, s.NotBefore, s.Doubt, s.Fail, s.Asked = st.Dispatch, 0, nil, nil, nil
+	s.Unsettled = s.Unsettled || resend
+	s.Dispatch, s.NotBefore, s.Postponed, s.Doubt, s.Fail, s.Asked = st.Dispatch, 0, false, nil, nil, nil
 	s.Key = r.key(s, tool)
 	s.SentArgs = envelope.ArgsDigest(s.Tool, args)
 	if s.FirstSent == 0 {
@@ -97,7 +102,7 @@ func (r *Run) mustStart(name string, now Time) int {
 		} else if r.inDoubt() {
 			panic("run: blocked-by-unknown: " + r.dump())
 		}
-		if !turn || at > now {
+		if !turn || at > now && !s.Postponed {
 			panic("run: no-blind-repeat: step " + name + " started before its turn: " + r.dump())
 		}
 		return i
@@ -135,7 +140,7 @@ func (r *Run) prepare(i int, tools Tools) (*Tool, json.RawMessage, *Fail) {
 		return nil, nil, failure(envelope.CodeInvalidArgument, nil)
 	case err != nil:
 		return nil, nil, failure(envelope.CodeReferenceUnresolved, envelope.Details{"field": clip(bad)})
-	case len(args) > MaxArgsBytes || envelope.Depth(args) > MaxArgsDepth:
+	case len(args) == 0 || args[0] != '{' || len(args) > MaxArgsBytes || envelope.Depth(args) > MaxArgsDepth:
 		return nil, nil, failure(envelope.CodeInvalidArgument, nil)
 	}
 	if tool.CheckArgs != nil {
@@ -148,6 +153,9 @@ func (r *Run) prepare(i int, tools Tools) (*Tool, json.RawMessage, *Fail) {
 	}
 	if tool.RequiresApproval && s.Approved != envelope.ArgsDigest(s.Tool, args) {
 		s.Asked, s.AskedSum, s.Approved = args, envelope.ArgsDigest(s.Tool, args), ""
+		if !r.fits(len(args)) {
+			s.Asked = nil // the digest says what is approved
+		}
 		return nil, nil, failure(envelope.CodeMissingApproval, nil)
 	}
 	return tool, args, nil
@@ -208,7 +216,7 @@ func (r *Run) stop(by *Step) {
 			after = true
 			continue
 		}
-		if after && s.State == Ready && s.Attempt == 0 && s.StoppedBy == "" && !s.Waived {
+		if after && s.waits() && s.Attempt == 0 && s.StoppedBy == "" && !s.Waived {
 			s.StoppedBy = by.Name
 		}
 	}

@@ -49,11 +49,18 @@ func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools Tools, src Source)
 	if reply.OK && !r.fits(len(reply.Result)) {
 		reply = envelope.Reply{Row: envelope.RowFor(envelope.CodeResultTooLarge, s.Effect)}
 	}
+	if !reply.OK {
+		reply.Row = settledRow(reply, s.Effect)
+	}
 	r.closeAttempt(d, src.At, replyCode(reply), replyCommit(reply, s.Effect))
 	switch {
-	case reply.OK && s.Effect == envelope.Write && (reply.LookUp || tool != nil && tool.Verify != nil && tool.Verify.Always):
-		if s.State == InDoubt && s.Doubt.Said {
-			return Dropped
+	case reply.OK && s.mustLookUp(reply, tool):
+		if s.State == InDoubt {
+			if s.Doubt.Said {
+				return Dropped
+			}
+			s.Doubt.Said = true // it is being looked up already, and absence is a dispute from now on
+			return Applied
 		}
 		r.doubt(s, envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write), tool, src, true)
 	case reply.OK:
@@ -65,8 +72,7 @@ func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools Tools, src Source)
 			return Dropped // no reply tells nothing new about an unknown write
 		}
 		r.doubt(s, unknownRow(reply.Row), tool, src, false)
-	case s.Doubted && (reply.Row.Category == envelope.Conflict || reply.Row.Category == envelope.Validation):
-		// An earlier dispatch was unknown: "already done" or "unknown parameter" proves nothing about the operation.
+	case s.Unsettled && reply.NotSent || s.provesNothing(d, reply.Row.Category):
 		if s.State == InDoubt {
 			return Dropped
 		}
@@ -75,6 +81,34 @@ func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools Tools, src Source)
 		r.failed(s, reply, tool, src)
 	}
 	return Applied
+}
+
+// mustLookUp: the tool's own word is not enough for this write.
+func (s *Step) mustLookUp(reply envelope.Reply, tool *Tool) bool {
+	if s.Effect != envelope.Write || tool == nil || tool.Verify == nil {
+		return false
+	}
+	return reply.LookUp || tool.Verify.Always
+}
+
+// provesNothing: an earlier dispatch of the operation was unknown, so "already done" or "unknown parameter" says nothing
+// about the operation. A dispatch's own refusal does settle that dispatch.
+func (s *Step) provesNothing(d DispatchID, c envelope.Category) bool {
+	return s.Doubted != "" && s.Doubted != d && (c == envelope.Conflict || c == envelope.Validation)
+}
+
+// settledRow is the row of a failure as it reads for the tool's effect: a call without a reply may come without one, and
+// a read is never unknown.
+func settledRow(reply envelope.Reply, effect envelope.Effect) envelope.Row {
+	switch {
+	case effect == envelope.Write && reply.Row.Code == "":
+		return envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write)
+	case effect == envelope.Read && (reply.Row.Code == "" || reply.Row.Code == envelope.CodeOutcomeUnknown):
+		return envelope.RowFor(envelope.CodeUpstreamTimeout, envelope.Read)
+	case effect == envelope.Read && reply.Row.CommitState != envelope.NotCommitted:
+		return envelope.Custom(reply.Row.Code, reply.Row.Category, envelope.NotCommitted, envelope.Read)
+	}
+	return reply.Row
 }
 
 // unknownRow is the row with which a write becomes unknown; a failure without one is OUTCOME_UNKNOWN.
@@ -131,7 +165,7 @@ func (r *Run) done(s *Step, c committed, now Time) {
 		return
 	}
 	s.to(Done)
-	s.Doubt, s.Fail, s.NotBefore = nil, nil, 0
+	s.Doubt, s.Fail, s.NotBefore, s.Unsettled = nil, nil, 0, false
 	s.Result, s.ResultRef, s.Omitted = c.result, c.ref, c.omitted || c.invalid != ""
 	if s.Omitted {
 		s.Result = nil
@@ -140,6 +174,7 @@ func (r *Run) done(s *Step, c committed, now Time) {
 	if len(s.Result) == 0 && !s.Omitted && s.ResultRef == nil {
 		s.Result = json.RawMessage("null")
 	}
+	r.size += len(s.Result) // until the next encoding says what it is
 	r.effect(s, c, now)
 	r.owe(s, envelope.OK, now)
 	r.restart()
@@ -163,10 +198,17 @@ func (r *Run) effect(s *Step, c committed, now Time) {
 
 // doubt makes a write unknown: what follows depends on what the tool offers.
 func (r *Run) doubt(s *Step, row envelope.Row, tool *Tool, src Source, said bool) {
-	s.Doubted = true
+	if s.Doubted == "" {
+		s.Doubted = s.Dispatch
+	}
 	switch {
 	case s.Disputed:
 		r.fail(s, *failure(envelope.CodeOutcomeDisputed, nil), src.At)
+	case (tool == nil || tool.Verify == nil) && s.Losses >= poisonAfter(tool):
+		// It loses every worker and cannot be looked up: no more of them, and what is known of it is nothing.
+		f := failure(envelope.CodePoisonJob, nil)
+		f.Row.CommitState = envelope.Unknown
+		r.fail(s, *f, src.At)
 	case tool != nil && tool.Verify != nil:
 		s.to(InDoubt)
 		s.Fail, s.NotBefore = &Fail{Row: row}, 0
@@ -217,11 +259,15 @@ func (r *Run) failed(s *Step, reply envelope.Reply, tool *Tool, src Source) {
 func (r *Run) again(s *Step, f Fail, tool *Tool, retryAfter time.Duration, src Source) {
 	now := src.At
 	s.Doubt = nil
-	if r.cutting() {
+	if r.ending() {
 		r.cut(s, now)
 		return
 	}
 	limit := r.attempts(tool)
+	if s.Used >= limit && s.Unsettled {
+		r.unverifiable(s, f.Row.Code, now)
+		return
+	}
 	if s.Used >= limit {
 		r.fail(s, *r.exhausted(s, f.Row.Code), now)
 		return
@@ -274,7 +320,12 @@ func (r *Run) afterwards(s *Step, d DispatchID, reply envelope.Reply, tool *Tool
 		r.alarm(envelope.CodeOutcomeDisputed, s, src.At)
 		return Noted
 	case r.End != nil:
-		r.keep(s, d, envelope.NotCommitted, "", src)
+		if s.Fail != nil && s.Fail.Row.Code == reply.Row.Code || !r.keep(s, d, envelope.NotCommitted, "", src) {
+			return Dropped // it is what the step ended with
+		}
+		if s.commitState() == envelope.Committed {
+			r.alarm(envelope.CodeOutcomeDisputed, s, src.At)
+		}
 		return Noted
 	}
 	return Dropped
@@ -322,6 +373,13 @@ func (r *Run) lateCommit(s *Step, d DispatchID, c committed, src Source) Verdict
 			r.alarm(envelope.CodeOutcomeDisputed, s, src.At) // it contradicts the end
 		}
 		return Noted
+	case s.Unsettled && s.State == Executing || s.State == InDoubt && s.Doubt.Resend:
+		// The same key and bytes were sent again because the tool promises that it is one operation: proof of any of
+		// its dispatches is proof of the operation.
+		r.note(Event{At: src.At, Kind: EventEvidence, By: src.By, Step: s.Name, Attempt: s.Attempt, CommitState: envelope.Committed, Dispatch: d})
+		r.closeAttempt(s.Dispatch, src.At, "", envelope.Committed)
+		r.done(s, c, src.At)
+		return Applied
 	case s.State == Executing || s.State == InDoubt:
 		// A later dispatch is out: two may have been done. The one in flight settles, then a person decides.
 		if s.Disputed {
@@ -339,7 +397,7 @@ func (r *Run) lateCommit(s *Step, d DispatchID, c committed, src Source) Verdict
 		r.done(s, c, src.At)
 		return Applied
 	}
-	if s.State != Held {
+	if s.State != Held || c.invalid == envelope.CodeResultInvalid {
 		if !r.keep(s, d, envelope.Committed, c.evidRef, src) {
 			return Dropped
 		}

@@ -78,11 +78,8 @@ func (r *Run) settle(now Time) {
 		return
 	}
 	if r.Decided == nil {
-		for _, s := range r.Steps {
-			if s.State == Held && !s.forgiven() || s.State == Failed && !s.forgiven() && !r.More {
-				r.decide(Decision{Why: ByStep, Step: s.Name, At: now})
-				break
-			}
+		if s := r.decider(); s != nil {
+			r.decide(Decision{Why: ByStep, Step: s.Name, At: now})
 		}
 	}
 	if r.active() {
@@ -96,13 +93,33 @@ func (r *Run) settle(now Time) {
 	}
 }
 
+// decider is the first step that ends the episode by itself: one for a person, or a fatal one in a run that wants no more
+// jobs.
+func (r *Run) decider() *Step {
+	for _, s := range r.Steps {
+		if s.failedHard() && (s.State == Held || !r.More) {
+			return s
+		}
+	}
+	return nil
+}
+
 // finish ends an episode whose end is decided and in which nothing is in flight any more.
 func (r *Run) finish(now Time) {
 	d := r.Decided
-	switch d.Why {
-	case ByTime, ByCancel:
-		r.cutOff(now)
-	case ByBudget:
+	if d.Why == ByStep && r.decider() == nil {
+		// The step that decided the end has been proven done meanwhile (late proof): the run is as open as before.
+		r.Decided = nil
+		switch {
+		case r.Cancel != nil:
+			r.decide(Decision{Why: ByCancel, At: now})
+			r.finish(now)
+		case !r.More && r.allDone():
+			r.end(End{Outcome: envelope.OK, At: now})
+		}
+		return
+	}
+	if d.Why != ByStep {
 		r.cutOff(now)
 	}
 	worst := r.worst()
@@ -114,12 +131,6 @@ func (r *Run) finish(now Time) {
 		r.end(End{Outcome: row.Outcome, Row: &row, Details: worst.Fail.Details, Step: worst.Name, At: now})
 	case (d.Why == ByTime || d.Why == ByCancel) && !r.More && r.allDone():
 		r.end(End{Outcome: envelope.OK, At: now})
-	case d.Why == ByStep:
-		// The step that decided the end has been proven done meanwhile (late proof): the run is as open as before.
-		r.Decided = nil
-		if !r.More && r.allDone() {
-			r.end(End{Outcome: envelope.OK, At: now})
-		}
 	default:
 		code := d.Code
 		if d.Why == ByCancel {
@@ -178,10 +189,16 @@ func (r *Run) cutStep(d *Decision) string {
 // before get an outcome; those that never started get none (contract §6).
 func (r *Run) cutOff(now Time) {
 	for _, s := range r.Steps {
-		if s.State == Waiting || s.State == Ready && s.Attempt > 0 && s.Used+s.Losses > 0 {
+		switch {
+		case !s.waits():
+		case s.Attempt > 0:
 			r.cut(s, now)
-		} else if s.State == Ready && r.Decided.Why == ByCancel {
+		case r.Decided.Why == ByCancel:
 			s.to(Stopped)
+			s.NotBefore = 0
+		case s.State == Waiting:
+			s.to(Ready)
+			s.NotBefore = 0
 		}
 	}
 }
@@ -193,12 +210,19 @@ func (r *Run) cut(s *Step, now Time) {
 		code, state = envelope.CodeCancelled, Stopped
 	}
 	row := envelope.RowFor(code, envelope.Read)
+	if s.Unsettled {
+		r.unverifiable(s, code, now) // an earlier dispatch is still unknown
+		return
+	}
 	s.to(state)
 	s.Fail, s.NotBefore, s.Doubt = &Fail{Row: row}, 0, nil
 	r.owe(s, row.Outcome, now)
 }
 
-// cutting: retries are over because a cancellation or the deadline has decided the end.
+// ending: no step gets another attempt, because something other than a step has decided the end.
+func (r *Run) ending() bool { return r.Decided != nil && r.Decided.Why != ByStep }
+
+// cutting: reads in flight are cut off too, because a cancellation or the deadline has decided the end.
 func (r *Run) cutting() bool {
 	return r.Decided != nil && (r.Decided.Why == ByCancel || r.Decided.Why == ByTime)
 }
@@ -219,6 +243,9 @@ func (r *Run) end(e End) {
 		o.Row, o.Details, o.Step, o.Failed = e.Row, e.Details, e.Step, e.Step
 		if s := r.Step(e.Step); s != nil {
 			o.Attempt, o.Tool, o.NotBefore = s.Attempt, s.Tool, s.NotBefore
+			if e.Row.Directive == envelope.AfterInputFix {
+				o.Left = r.proposalsLeft(s)
+			}
 		}
 	}
 	r.Owed = append(r.Owed, o)

@@ -59,7 +59,10 @@ func (r *Run) GiveBack(d DispatchID, sent bool, tools Tools, src Source) Verdict
 	defer r.settle(src.At)
 	tool, _ := tools.Tool(s.Tool)
 	s.Used = max(0, s.Used-1)
-	if s.Effect == envelope.Write && sent {
+	if s.Effect == envelope.Write && (sent || s.Unsettled || s.Disputed) {
+		if !sent {
+			r.Spent.ReleaseCall()
+		}
 		r.closeAttempt(d, src.At, envelope.CodeOutcomeUnknown, envelope.Unknown)
 		r.doubt(s, envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write), tool, src, false)
 		return Applied
@@ -68,7 +71,7 @@ func (r *Run) GiveBack(d DispatchID, sent bool, tools Tools, src Source) Verdict
 		r.Spent.ReleaseCall()
 	}
 	r.closeAttempt(d, src.At, envelope.CodeUpstreamUnavailable, envelope.NotCommitted)
-	if r.cutting() {
+	if r.ending() {
 		r.cut(s, src.At)
 		return Applied
 	}
@@ -80,35 +83,13 @@ func (r *Run) GiveBack(d DispatchID, sent bool, tools Tools, src Source) Verdict
 // Postpone lets a step wait whose tool has no slot or token free. Nothing was dispatched: no outcome, no attempt.
 func (r *Run) Postpone(name string, until, now Time) Verdict {
 	s := r.Step(name)
-	if s == nil || s.State != Ready && s.State != Waiting || r.End != nil {
+	if s == nil || !s.waits() || r.closed() {
 		return Dropped
 	}
 	defer r.settle(now)
 	s.to(Waiting)
-	s.NotBefore = until
+	s.NotBefore, s.Postponed = until, true
 	return Applied
-}
-
-// JobLost counts a delivery of the first job that ended without a record: its reader may have been killed by it. The run
-// is accepted, nothing is started. After poison_after of them it is a poison job.
-func (r *Run) JobLost(poison int, now Time) {
-	r.Losses++
-	r.note(Event{At: now, Kind: EventLost})
-	if poison <= 0 {
-		poison = 3
-	}
-	if r.Losses >= poison && r.End == nil && !r.active() && r.Decided == nil {
-		row := envelope.RowFor(envelope.CodePoisonJob, envelope.Read)
-		step := ""
-		for _, s := range r.Steps {
-			if s.notStarted() {
-				step = s.Name
-				break
-			}
-		}
-		r.end(End{Outcome: row.Outcome, Row: &row, Step: step, At: now})
-	}
-	r.settle(now)
 }
 
 // Expire decides the end by the deadline: what waits is cut off at once; reads in flight are cut off by their holder; a

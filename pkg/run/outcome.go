@@ -81,7 +81,7 @@ func (r *Run) remaining(except *Step) []string {
 
 // notStarted: never dispatched, and no end of its own.
 func (s *Step) notStarted() bool {
-	return s.Attempt == 0 && !s.Waived && (s.State == Ready || s.State == Stopped)
+	return s.Attempt == 0 && !s.Waived && (s.waits() || s.State == Stopped)
 }
 
 func (r *Run) elapsed(now Time) int64 {
@@ -127,7 +127,7 @@ func (r *Run) Outcome(o *Owed) *envelope.Outcome {
 		out.RetryAfterSeconds = &secs
 	}
 	details := o.Details
-	if row.Code == envelope.CodeOutcomeUnknown && o.Tool != "" {
+	if row.NextAction == envelope.VerifyOperation && o.Tool != "" {
 		details = with(details, "verification_tool", o.Tool+".verify")
 	}
 	out.Envelope = &envelope.Envelope{
@@ -197,6 +197,13 @@ func (r *Run) Published(scope envelope.Scope, n int, seq uint64) {
 		}
 	}
 	r.Owed = keep
+}
+
+// KeepResult keeps a step's result in the record although its outcome is published: the stream has it only redacted.
+func (r *Run) KeepResult(step string) {
+	if s := r.Step(step); s != nil {
+		s.OutcomeSeq = 0
+	}
 }
 
 // PublishedBefore is the state that the publisher of owed number n starts from.

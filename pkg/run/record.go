@@ -76,17 +76,20 @@ type Run struct {
 	Invalid *InvalidJob `json:"invalid,omitempty"`
 
 	// StepN numbers the messages of the step subject; the run subject is numbered by the episode.
-	StepN     int       `json:"step_n,omitempty"`
-	StepPub   Published `json:"step_published,omitzero"`
-	RunPub    Published `json:"run_published,omitzero"`
-	Owed      []Owed    `json:"out,omitempty"`
-	Refusals  int       `json:"refusals,omitempty"`
-	Losses    int       `json:"losses,omitempty"` // deliveries of the first job that ended without a record
-	Effects   []Effect  `json:"effects,omitempty"`
-	Evidence  []Kept    `json:"evidence,omitempty"`
-	Alarms    []Alarm   `json:"alarms,omitempty"`
-	History   []Event   `json:"history,omitempty"`
-	Forgotten int       `json:"history_dropped,omitempty"`
+	StepN    int       `json:"step_n,omitempty"`
+	StepPub  Published `json:"step_published,omitzero"`
+	RunPub   Published `json:"run_published,omitzero"`
+	Owed     []Owed    `json:"out,omitempty"`
+	Refusals int       `json:"refusals,omitempty"`
+	// Pending: the first job was delivered before and left no record, so that it may kill its reader. It is counted here
+	// before it is read again.
+	Pending   bool     `json:"pending,omitempty"`
+	Losses    int      `json:"losses,omitempty"` // deliveries of the first job that ended without a record
+	Effects   []Effect `json:"effects,omitempty"`
+	Evidence  []Kept   `json:"evidence,omitempty"`
+	Alarms    []Alarm  `json:"alarms,omitempty"`
+	History   []Event  `json:"history,omitempty"`
+	Forgotten int      `json:"history_dropped,omitempty"`
 
 	fetched map[string]json.RawMessage // results read back from AGENTRUN_RESULTS by the driver, by step
 	size    int                        // bytes of the last encoding
@@ -123,10 +126,14 @@ type Step struct {
 	Key       string     `json:"key,omitempty"`       // idempotency key of the last dispatch
 	SentArgs  string     `json:"sent,omitempty"`      // digest of the resolved args of the last dispatch
 	FirstSent Time       `json:"first_sent,omitempty"`
-	Doubted   bool       `json:"doubted,omitempty"` // some dispatch of this operation was once unknown
-	Disputed  bool       `json:"disputed,omitempty"`
+	// Doubted is the first dispatch of this operation that was ever unknown: what refuses a later one proves nothing.
+	Doubted DispatchID `json:"doubted,omitempty"`
+	// Unsettled: an earlier dispatch is still unknown, and only idempotent_for allows another within its time.
+	Unsettled bool `json:"unsettled,omitempty"`
+	Disputed  bool `json:"disputed,omitempty"`
 
 	NotBefore Time   `json:"not_before,omitempty"`
+	Postponed bool   `json:"postponed,omitempty"` // it waits for its tool's slot or token, not for a time
 	Doubt     *Doubt `json:"doubt,omitempty"`
 	Fail      *Fail  `json:"fail,omitempty"`
 

@@ -20,6 +20,9 @@ const (
 	RuleNothingVanishes  = "nothing-vanishes"
 )
 
+// defaultPoison is poison_after where the config does not say.
+const defaultPoison = 3
+
 // Violation is a broken rule.
 type Violation struct {
 	Rule string

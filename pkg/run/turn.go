@@ -54,12 +54,12 @@ func (r *Run) Next(now Time) Need {
 // turn says whether the step's turn has come but for the time, and the time.
 func (r *Run) turn(i int) (at Time, ok bool) {
 	s := r.Steps[i]
-	if s.State != Ready && s.State != Waiting || s.StoppedBy != "" || s.Waived {
+	if !s.waits() || s.StoppedBy != "" || s.Waived {
 		return 0, false
 	}
 	if s.Parallel {
 		for _, name := range s.sources() {
-			if from := r.before(name, i); from != nil && !from.passed() {
+			if from := r.before(name, i); from != nil && (!from.passed() || from.waits() && !from.Waived) {
 				return 0, false
 			}
 		}
@@ -72,6 +72,9 @@ func (r *Run) turn(i int) (at Time, ok bool) {
 	}
 	return s.NotBefore, true
 }
+
+// waits: the step is not in flight and has no end.
+func (s *Step) waits() bool { return s.State == Ready || s.State == Waiting }
 
 // passed: a later step of a job without parallel need not wait for this one any more.
 func (s *Step) passed() bool {

@@ -12,7 +12,7 @@ type Lookup struct {
 	Dispatch   DispatchID
 	Ref, Key   string
 	Attempt    int
-	Args       json.RawMessage // resolved, as they were sent
+	Args       json.RawMessage // resolved, as they were sent; nil if they cannot be had any more (see Fetch)
 	// Proves: the record said that the window is over before this lookup was asked for, so absence counts.
 	Proves bool
 	Since  Time
@@ -26,8 +26,8 @@ func (r *Run) Lookups(now Time) []Lookup {
 			continue
 		}
 		args, _, err := r.resolve(i)
-		if err != nil {
-			args = s.Args
+		if err != nil || envelope.ArgsDigest(s.Tool, args) != s.SentArgs {
+			args = nil // a lookup for other args than were sent could prove the wrong thing
 		}
 		out = append(out, Lookup{
 			Step: s.Name, Tool: s.Tool, Dispatch: s.Dispatch, Ref: r.Ref(s.Name), Key: s.Key, Attempt: s.Attempt, Args: args,
@@ -72,7 +72,7 @@ func (r *Run) Looked(d DispatchID, l envelope.Lookup, proves bool, tools Tools, 
 		defer r.settle(src.At)
 		return r.lateCommit(s, d, found(l), src)
 	}
-	if !r.fits(len(l.Result)) {
+	if l.Invalid == "" && !r.fits(len(l.Result)) {
 		l.Result, l.Invalid = nil, envelope.CodeResultTooLarge
 	}
 	if s.State != InDoubt {
@@ -99,8 +99,12 @@ func (r *Run) Looked(d DispatchID, l envelope.Lookup, proves bool, tools Tools, 
 		e.Code, e.CommitState = envelope.CodeVerifiedAbsent, envelope.NotCommitted
 		r.note(e)
 		r.absent(s, tool, src)
-	case l.Answer == envelope.Absent && !s.Doubt.WindowOver && tool != nil && tool.Verify != nil && tool.Verify.HasWindow:
-		// Inside the window absence proves nothing and does not count.
+	case l.Answer == envelope.Absent && tool != nil && tool.Verify != nil && tool.Verify.HasWindow:
+		// Sent inside the window: absence proves nothing and does not count. One that is answered after the window has
+		// been recorded as over changes nothing: the next one is due already.
+		if s.Doubt.WindowOver {
+			return Dropped
+		}
 		s.Doubt.Asked++
 		s.Doubt.Next = src.At.Add(tool.Retry.Delay(s.Doubt.Asked, src.Random))
 	default:
@@ -140,7 +144,7 @@ func (r *Run) undecided(s *Step, tool *Tool, src Source) {
 
 func poisonAfter(t *Tool) int {
 	if t == nil || t.PoisonAfter <= 0 {
-		return 3
+		return defaultPoison
 	}
 	return t.PoisonAfter
 }

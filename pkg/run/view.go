@@ -126,13 +126,11 @@ func (r *Run) View(now Time) *View {
 }
 
 // Due is when somebody must look at the run although nobody holds it: zero for never. A run under a lease is its holder's
-// business until the lease ends or the deadline passes.
+// business until the lease ends or the deadline passes,
+// but for the lookups of its unknown steps, which need no lease.
 func (r *Run) Due(now Time) Time {
 	if r.End != nil {
 		return 0
-	}
-	if r.Lease != nil {
-		return r.Deadline
 	}
 	due := r.Deadline
 	if r.Decided != nil {
@@ -144,9 +142,12 @@ func (r *Run) Due(now Time) Time {
 		}
 	}
 	for _, s := range r.Steps {
-		if s.State == InDoubt {
+		if s.State == InDoubt && (r.Lease == nil || !s.Doubt.Resend) {
 			at(max(s.Doubt.Next, 1))
 		}
+	}
+	if r.Lease != nil {
+		return due
 	}
 	n := r.Next(now)
 	if len(n.Ready) > 0 || n.Expired {

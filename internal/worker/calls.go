@@ -1,0 +1,126 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// call is one dispatch or lookup in flight.
+type call struct {
+	dispatch *run.Dispatch
+	cancel   context.CancelFunc
+	renews   bool // its timeout does not fit into the lease
+	gate     *gate
+	entry    <-chan struct{}
+}
+
+// result is how a call or a lookup ended.
+type result struct {
+	dispatch  run.DispatchID
+	reply     envelope.Reply
+	write     bool
+	notOurs   bool // the lease or the deadline was gone before the request could leave
+	at        envelope.Time
+	journaled bool
+
+	lookup  *run.Lookup
+	answer  *envelope.Lookup
+	started envelope.Time
+}
+
+var errNotOurs = errors.New("the lease is gone")
+
+// hold notes until when, on the clock that counts suspension, the lease is ours. Calls are cut off then, whatever the loop
+// waits for; what comes back is evidence.
+func (l *loop) hold(until time.Duration) {
+	l.until.Store(int64(until))
+	if l.leased == nil || l.leased.Err() != nil {
+		l.leased, l.endLease = context.WithCancel(l.w.ctx)
+	}
+	if l.guard != nil {
+		l.guard.Stop()
+	}
+	end := l.endLease
+	l.guard = time.AfterFunc(l.leaseLeft(), func() {
+		if l.leaseLeft() <= 0 {
+			end()
+		}
+	})
+}
+
+// letGo ends the watch over a lease under which nothing is in flight any more.
+func (l *loop) letGo() {
+	if l.guard != nil {
+		l.guard.Stop()
+	}
+	if l.endLease != nil {
+		l.endLease()
+	}
+}
+
+func (l *loop) leaseLeft() time.Duration { return time.Duration(l.until.Load()) - l.w.Boot() }
+
+// launch sends a dispatch whose start is in the record and whose intent is in the journal.
+func (l *loop) launch(d *run.Dispatch) {
+	g := l.grants[d.Step]
+	delete(l.grants, d.Step)
+	tool, _ := l.w.Tools.Tool(d.Tool)
+	limit := tool.Timeout
+	c := &call{dispatch: d, renews: limit >= l.leaseLeft()}
+	if g != nil {
+		c.gate, c.entry = g.gate, g.entry
+	}
+	if left := d.Deadline.Sub(l.w.Records.Due()) + time.Millisecond; left < limit {
+		limit = left
+	}
+	ctx, cancel := context.WithTimeout(l.leased, limit)
+	c.cancel = cancel
+	l.calls[d.ID] = c
+	trace := l.h.Run.Trace
+	deadline := d.Deadline
+	go func() {
+		res := &result{dispatch: d.ID, write: d.Effect == envelope.Write}
+		info := CallInfo{ID: l.id, Trace: trace, Last: func() error {
+			// Line 3. A machine that was paused since the record was written finds its lease gone here.
+			if l.leaseLeft() <= 0 {
+				res.notOurs = true
+				return errNotOurs
+			}
+			if l.w.Records.Due() >= deadline {
+				return context.DeadlineExceeded
+			}
+			return nil
+		}}
+		began := time.Now()
+		res.reply = l.w.Tools.Call(ctx, d, info)
+		res.at = l.w.Records.Now()
+		code := envelope.Code("")
+		if !res.reply.OK {
+			code = res.reply.Row.Code
+		}
+		l.w.Observe.ToolCall(d.Tool, d.Effect, code, time.Since(began))
+		l.finished(res)
+	}()
+}
+
+// renewAt is when the lease must be renewed next, if a call needs it.
+func (l *loop) renewAt() (time.Time, bool) {
+	for _, c := range l.calls {
+		if c.renews {
+			third := l.w.Lease / 3
+			left := l.leaseLeft() - (l.w.Lease - l.w.Lease/10 - third)
+			return time.Now().Add(max(left, 0)), true
+		}
+	}
+	return time.Time{}, false
+}
+
+// renewDue: the record is written for the lease's sake alone.
+func (l *loop) renewDue() bool {
+	at, needed := l.renewAt()
+	return needed && !time.Now().Before(at)
+}

@@ -1,0 +1,131 @@
+package worker
+
+import (
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// grant is a step's permission to be dispatched: the tool's slot and token first, then the executor's slot. Nothing is
+// leased or executing while it is waited for (line 0).
+type grant struct {
+	step  string
+	gate  *gate
+	entry <-chan struct{} // the tool's
+	slot  <-chan struct{} // the executor's; nil until the tool's has come
+	has   bool            // both are there
+	told  bool            // the record says that the step waits
+}
+
+func (g *grant) ready() bool { return g.has }
+
+// grant returns the step's permission as far as it has come, and asks for the rest.
+func (l *loop) grant(s *run.Step, c *change) *grant {
+	g := l.grants[s.Name]
+	if g == nil {
+		g = &grant{step: s.Name, gate: l.w.gates.of(s.Tool)}
+		g.entry = g.gate.enter()
+		l.grants[s.Name] = g
+		l.watch(g.entry)
+	}
+	if g.has || !isClosed(g.entry) {
+		return g
+	}
+	if g.slot == nil {
+		if l.held > l.busy(c)+l.granted() {
+			g.has = true
+			return g
+		}
+		g.slot = l.w.slots.acquire()
+		l.watch(g.slot)
+	}
+	if isClosed(g.slot) {
+		g.has = true
+		g.slot = nil
+		l.held++
+	}
+	return g
+}
+
+// busy are the slots in use by calls that go on after this change.
+func (l *loop) busy(c *change) int { return max(0, len(l.calls)-len(c.ended)) }
+
+func (l *loop) granted() int {
+	n := 0
+	for _, g := range l.grants {
+		if g.has {
+			n++
+		}
+	}
+	return n
+}
+
+// drop gives a step's permission back: it did not start.
+func (l *loop) drop(step string) {
+	g := l.grants[step]
+	if g == nil {
+		return
+	}
+	delete(l.grants, step)
+	g.gate.leave(g.entry)
+	if g.slot != nil {
+		l.w.slots.abandon(g.slot)
+	}
+}
+
+func (g *grant) giveUp(w *Worker) {
+	g.gate.leave(g.entry)
+	if g.slot != nil {
+		w.slots.abandon(g.slot)
+	}
+}
+
+// watch wakes the loop when a channel that is still open closes.
+func (l *loop) watch(ch <-chan struct{}) {
+	if isClosed(ch) {
+		return
+	}
+	go func() {
+		select {
+		case <-ch:
+		case <-l.w.ctx.Done():
+		}
+		l.poke()
+	}()
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// postpone drops grants of steps whose turn is over, and says in the record that a later step waits for its tool: before
+// the first step nothing is recorded, the job message is held instead. Too many waiting runs are handed over.
+func (l *loop) postpone(c *change, now envelope.Time) {
+	r := l.h.Run
+	for name, g := range l.grants {
+		s := r.Step(name)
+		waits := s != nil && (s.State == run.Ready || s.State == run.Waiting || s.State == run.InDoubt)
+		starting := false
+		for _, d := range c.starts {
+			starting = starting || d.Step == name
+		}
+		if starting {
+			continue
+		}
+		if !waits || r.End != nil || r.Decided != nil {
+			l.drop(name)
+			continue
+		}
+		if g.has || g.told || s.State == run.InDoubt || l.h.Seq == 0 && !c.changed {
+			continue
+		}
+		if r.Postpone(name, now.Add(l.w.Lease), now) == run.Applied {
+			g.told = true
+			c.changed = true
+		}
+	}
+}

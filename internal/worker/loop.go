@@ -1,0 +1,387 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// loop works on one run. Everything but the inbox belongs to its goroutine.
+type loop struct {
+	w  *Worker
+	id run.ID
+
+	mu      sync.Mutex
+	inbox   []Delivery
+	results []*result
+	hinted  bool
+	kick    chan struct{}
+
+	h        *record.Handle // nil: must be read
+	fresh    bool           // the first delivery says that there is no record yet, so that none needs to be read
+	arrived  []Delivery     // to be taken into the record
+	holding  []Delivery     // taken in, to be answered when the run rests
+	ended    []*result      // to be taken into the record
+	calls    map[run.DispatchID]*call
+	grants   map[string]*grant
+	held     int          // slots
+	until    atomic.Int64 // until when the lease is ours, on the clock that counts suspension
+	leased   context.Context
+	endLease context.CancelFunc
+	guard    *time.Timer
+	counted  bool      // a job that may kill its reader has been counted by this loop and may be read
+	signalAt time.Time // next in-progress signals
+	again    time.Time // when the run must be looked at again
+	cutOff   bool      // calls were cut off at the end of the drain time
+}
+
+func newLoop(w *Worker, id run.ID) *loop {
+	return &loop{w: w, id: id, kick: make(chan struct{}, 1), calls: map[run.DispatchID]*call{}, grants: map[string]*grant{}, fresh: true}
+}
+
+func (l *loop) arrive(d Delivery) {
+	l.mu.Lock()
+	l.inbox = append(l.inbox, d)
+	l.mu.Unlock()
+	l.poke()
+}
+
+func (l *loop) hint() {
+	l.mu.Lock()
+	l.hinted = true
+	l.mu.Unlock()
+	l.poke()
+}
+
+func (l *loop) finished(r *result) {
+	l.mu.Lock()
+	l.results = append(l.results, r)
+	l.mu.Unlock()
+	l.poke()
+}
+
+func (l *loop) poke() {
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+}
+
+// pending reports whether something has come that the loop has not looked at.
+func (l *loop) pending() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.inbox) > 0 || len(l.results) > 0 || l.hinted
+}
+
+func (l *loop) collect() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.inbox {
+		if l.inbox[i].Redelivered || l.inbox[i].Wake {
+			l.fresh = false
+		}
+	}
+	l.arrived = append(l.arrived, l.inbox...)
+	l.ended = append(l.ended, l.results...)
+	l.inbox, l.results = nil, nil
+	if l.hinted {
+		l.hinted, l.h, l.fresh = false, nil, false
+	}
+}
+
+func (l *loop) run() {
+	defer l.w.wg.Done()
+	defer l.w.Observe.RunsInFlight(-1)
+	l.signalAt = time.Now().Add(l.w.Lease)
+	for {
+		l.collect()
+		if err := l.advance(); err != nil {
+			l.abort(err)
+			return
+		}
+		if len(l.calls) == 0 && len(l.grants) == 0 {
+			l.answer()
+			if l.w.leaving(l) {
+				l.slots(0)
+				return
+			}
+			continue
+		}
+		l.wait()
+	}
+}
+
+// advance takes in what has come, and brings the run as far as it goes without waiting.
+func (l *loop) advance() error {
+	ctx := l.w.ctx
+	for {
+		if l.h == nil {
+			if err := l.open(ctx); err != nil {
+				return err
+			}
+		}
+		c := l.decide(ctx)
+		if c.err != nil {
+			return c.err
+		}
+		if c.changed {
+			err := l.commit(ctx, c)
+			if errors.Is(err, record.ErrConflict) {
+				l.refused(c)
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			l.written(c)
+		} else {
+			l.unchanged(c)
+		}
+		if err := l.publish(ctx); err != nil {
+			return err
+		}
+		if !c.changed || len(c.starts) > 0 || l.h == nil {
+			if l.h == nil {
+				continue
+			}
+			return nil
+		}
+	}
+}
+
+// open reads the record, unless the delivery's own word makes it likely that there is none: then a refusal tells.
+func (l *loop) open(ctx context.Context) error {
+	if l.fresh {
+		l.fresh = false
+		l.h = &record.Handle{ID: l.id}
+		return nil
+	}
+	h, err := l.w.Records.Load(ctx, l.id)
+	if errors.Is(err, record.ErrNotFound) {
+		l.h = &record.Handle{ID: l.id}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	l.h = h
+	l.cancelLost()
+	return nil
+}
+
+// refused: somebody else has written. What was decided on the old record is decided again on the new one, unless the
+// record is not ours any more; evidence is bound to its dispatch, so nothing can go to the wrong place.
+func (l *loop) refused(c *change) {
+	l.h = nil
+	for _, s := range c.starts {
+		if s.Effect == envelope.Write {
+			l.w.Journal.Later(run.Entry{Settled: s.ID})
+		}
+	}
+}
+
+// cancelLost cuts calls off that the record does not carry any more: only a lost lease id does that.
+func (l *loop) cancelLost() {
+	r := l.h.Run
+	mine := r.Lease != nil && l.mine(r.Lease.Holder)
+	for d, c := range l.calls {
+		if s := r.Carrying(d); s == nil || s.State == run.Executing && !mine {
+			c.cancel()
+		} else if r.Cutting() && c.dispatch.Effect == envelope.Read {
+			c.cancel()
+		}
+	}
+}
+
+func (l *loop) mine(holder string) bool { return holder == l.w.Holder }
+
+// abort leaves the run as a crash would: what is in flight is cut off, and the record tells others.
+func (l *loop) abort(err error) {
+	for _, c := range l.calls {
+		c.cancel()
+	}
+	for range l.calls {
+		l.waitResult()
+	}
+	l.letGo()
+	for _, g := range l.grants {
+		g.giveUp(l.w)
+	}
+	l.grants = map[string]*grant{}
+	if l.w.ctx.Err() == nil {
+		l.w.Log.Error("run given up by this worker", "tenant", l.id.Tenant, "run_id", l.id.Run, "error", err)
+	}
+	l.collect()
+	for _, d := range append(l.holding, l.arrived...) {
+		_ = d.Release(l.w.Lease / 2)
+	}
+	l.holding, l.arrived = nil, nil
+	l.slots(0)
+	if !l.w.leaving(l) {
+		// Something came in the last moment; a new loop takes it.
+		l.w.forgetLoop(l)
+	}
+}
+
+func (l *loop) waitResult() {
+	for {
+		l.mu.Lock()
+		n := len(l.results)
+		l.mu.Unlock()
+		if n > 0 {
+			l.mu.Lock()
+			l.results = l.results[1:]
+			l.mu.Unlock()
+			return
+		}
+		<-l.kick
+	}
+}
+
+// forgetLoop removes a loop that gave up and releases what it had not looked at.
+func (w *Worker) forgetLoop(l *loop) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.loops, l.id)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, d := range l.inbox {
+		_ = d.Release(w.Lease / 2)
+	}
+	l.inbox = nil
+}
+
+// answer acknowledges the deliveries of a run that rests: the record says until when, and every outcome it owed is in the
+// stream. While draining, a run that could go on is given back instead.
+func (l *loop) answer() {
+	giveBack := false
+	if l.h != nil && l.h.Run != nil && l.w.isDraining() {
+		giveBack = len(l.h.Run.Next(l.w.Records.Due()).Ready) > 0
+	}
+	for _, d := range l.holding {
+		var err error
+		if giveBack {
+			err = d.Release(0)
+		} else {
+			err = d.Ack()
+		}
+		if err != nil {
+			l.w.Log.Debug("delivery not answered", "subject", d.Subject, "error", err)
+		}
+	}
+	l.holding = nil
+}
+
+// slots keeps n slots and gives the others back.
+func (l *loop) slots(n int) {
+	if l.held > n {
+		l.w.slots.release(l.held - n)
+		l.held = n
+	}
+}
+
+// wait sleeps until something comes, a time is reached, or the process drains.
+func (l *loop) wait() {
+	now := time.Now()
+	next := l.signalAt
+	if !l.again.IsZero() && l.again.Before(next) {
+		next = l.again
+	}
+	if at, ok := l.renewAt(); ok && at.Before(next) {
+		next = at
+	}
+	timer := time.NewTimer(max(next.Sub(now), 0))
+	defer timer.Stop()
+	cutoff := l.w.cutoff
+	if l.cutOff {
+		cutoff = nil
+	}
+	select {
+	case <-l.kick:
+	case <-timer.C:
+	case <-l.w.ctx.Done():
+	case <-cutoff:
+		l.cutOff = true
+		for _, c := range l.calls {
+			c.cancel()
+		}
+	}
+	if now := time.Now(); !now.Before(l.signalAt) {
+		l.signalAt = now.Add(l.w.Lease)
+		for _, d := range l.holding {
+			_ = d.InProgress()
+		}
+		for _, d := range l.arrived {
+			_ = d.InProgress()
+		}
+	}
+}
+
+// publish makes known what the record owes. The letter's stream may be full or away: then the run waits, and readiness
+// says so.
+func (l *loop) publish(ctx context.Context) error {
+	if l.h == nil || l.h.Run == nil || l.h.Seq == 0 || len(l.h.Run.Owed) == 0 {
+		return nil
+	}
+	owed := append([]run.Owed(nil), l.h.Run.Owed...)
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := l.w.Records.Publish(ctx, l.h)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		l.w.Ready.Block("publish", "an outcome or a dead letter cannot be written: "+err.Error())
+		l.w.Log.Warn("outcome not published yet", "tenant", l.id.Tenant, "run_id", l.id.Run, "error", err)
+		if len(l.calls) == 0 {
+			l.slots(0)
+		}
+		if !sleep(ctx, wait) {
+			return ctx.Err()
+		}
+		if errors.Is(err, record.ErrNotFound) || errors.Is(err, record.ErrConflict) {
+			l.h = nil
+			return nil
+		}
+	}
+	l.w.Ready.Clear("publish")
+	for i := range owed {
+		o := &owed[i]
+		reason := ""
+		if o.Row != nil {
+			reason = o.Row.ReasonCode
+			if o.Scope == envelope.StepScope && o.Row.Code != "" && isRefusal(o) {
+				l.w.Observe.Refusal(string(o.Row.Code))
+			}
+		}
+		l.w.Observe.Outcome(string(o.Scope), string(o.Outcome), reason)
+	}
+	return nil
+}
+
+func isRefusal(o *run.Owed) bool {
+	switch o.Row.Code {
+	case envelope.CodeIdenticalRetry, envelope.CodeStepConflict, envelope.CodeRunClosed, envelope.CodeJobInvalid:
+		return true
+	}
+	return false
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,348 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// The one order of durable steps, for a step of a run (a write; a read skips the two journal lines):
+//
+//	0  take the executor's slot, the tool's slot and its rate token           grants.go
+//	1  decide: lease, executing, dispatch id, budget reserved                 decide
+//	2  journal the intent (fsync) beside the record's compare-and-set; both   commit
+//	   known, or no dispatch
+//	3  as the last statement before the request leaves: lease and deadline    call.last
+//	   are still ours
+//	4  classify the reply into an envelope, validate the result               the tool
+//	5  decide tentatively as in 6; journal the effect, and the intent of the  commit
+//	   step that 6 would start, in one transaction (fsync)
+//	6  decide: the step's end, the next step's start, the outcomes owed       decide
+//	7  the record's compare-and-set; refused: read again and decide again     commit, refused
+//	8  publish the letter and wait, then the outcomes and wait                publish
+//	9  settle in the journal; acknowledge the job                             written, answer
+
+// change is what one look at the record makes of everything that has come.
+type change struct {
+	changed bool
+	taken   int // of l.arrived
+	ended   []*result
+	starts  []*run.Dispatch
+	tell    string // holder of a foreign lease that should read the record
+	err     error
+}
+
+// decide applies everything that has come to the record, and starts what may start. It does no I/O but to read results
+// back that a reference needs.
+func (l *loop) decide(ctx context.Context) *change {
+	c := &change{}
+	now, due := l.w.Records.Now(), l.w.Records.Due()
+	l.intake(c, now)
+	r := l.h.Run
+	if r == nil {
+		c.ended = l.ended // the record is gone; what is known of its calls stays in the journal
+		return c
+	}
+	src := run.Source{By: l.w.ID, Random: l.w.Random(), At: now}
+	if due >= r.Deadline && r.Expire(now) == run.Applied {
+		c.changed = true
+		l.cancelLost()
+	}
+	for _, res := range l.ended {
+		if l.apply(r, res, src) != run.Dropped {
+			c.changed = true
+		}
+		c.ended = append(c.ended, res)
+	}
+	if r.Lease != nil && len(l.calls) == len(c.ended) && l.orphaned(r) {
+		if r.LeaseEnded(l.w.Tools, src) == run.Applied {
+			c.changed = true
+		}
+	}
+	if r.Lease != nil && !l.mine(r.Lease.Holder) {
+		c.tell = r.Lease.Holder
+		return c
+	}
+	if r.Pending {
+		return c // accepted without starting anything; the next look goes on
+	}
+	c.err = l.begin(ctx, c, now, due)
+	if r.Lease != nil && l.renewDue() {
+		c.changed = true
+	}
+	return c
+}
+
+// orphaned: the lease is an earlier start's of this journal, or this process's own although it has no call: nobody else
+// may end it, and nobody works under it.
+func (l *loop) orphaned(r *run.Run) bool {
+	if l.mine(r.Lease.Holder) {
+		for _, s := range r.Steps {
+			if s.State == run.Executing {
+				if _, have := l.calls[s.Dispatch]; have {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	return sameJournal(r.Lease.Holder, l.w.Holder)
+}
+
+// intake takes deliveries into the record: jobs are accepted, repeated or refused; a wake only says "look".
+func (l *loop) intake(c *change, now envelope.Time) {
+	c.taken = len(l.arrived)
+	for i := range l.arrived {
+		d := &l.arrived[i]
+		if d.Wake {
+			continue
+		}
+		switch {
+		case l.h.Run == nil && !d.Valid:
+			l.h.Run = run.CreateUnaddressed(l.id, d.message(), l.w.Defaults(), now)
+			c.changed = true
+		case l.h.Run == nil && d.Redelivered:
+			// Delivered before, and no record: perhaps it kills its reader. It is counted before it is read.
+			l.h.Run = run.Unread(l.id, d.message(), l.w.Defaults(), l.w.PoisonAfter, now)
+			c.changed, c.taken = true, i
+			return
+		case l.h.Run == nil:
+			l.h.Run = run.Create(l.id, d.message(), l.w.Defaults(), now)
+			c.changed = true
+		case l.h.Run.Pending && l.counted:
+			l.h.Run.Read(d.message(), l.w.Defaults(), now)
+			c.changed = true
+		case l.h.Run.Pending:
+			l.h.Run.CountUnread(l.w.PoisonAfter, now)
+			c.changed, c.taken = true, i
+			return
+		default:
+			if l.h.Run.Append(d.message(), l.w.Defaults(), now).Changed {
+				c.changed = true
+			}
+		}
+	}
+}
+
+// apply makes of a call's or lookup's end what the evidence table says.
+func (l *loop) apply(r *run.Run, res *result, src run.Source) run.Verdict {
+	src.At = max(src.At, res.at)
+	if res.lookup != nil {
+		src.Start = res.started
+		return r.Looked(res.dispatch, *res.answer, res.lookup.Proves, l.w.Tools, src)
+	}
+	reply := res.reply
+	switch {
+	case res.notOurs && reply.NotSent:
+		return r.GiveBack(res.dispatch, false, l.w.Tools, src) // the lease was gone before anything left: it costs nothing
+	case r.Cutting() && (reply.NoReply || reply.NotSent) && r.CutRead(res.dispatch, src.At) == run.Applied:
+		return run.Applied
+	case l.cutOff && reply.NotSent:
+		return r.GiveBack(res.dispatch, false, l.w.Tools, src)
+	case l.cutOff && reply.NoReply:
+		return r.GiveBack(res.dispatch, true, l.w.Tools, src)
+	}
+	return r.Reply(res.dispatch, reply, l.w.Tools, src)
+}
+
+// begin starts the steps whose turn has come and that have their slots.
+func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) error {
+	l.again = time.Time{}
+	if l.w.isDraining() {
+		return nil
+	}
+	r := l.h.Run
+	for range r.Steps { // a step that may not start gets its end at once and can make way for the next
+		need := r.Next(due)
+		if need.At != 0 {
+			l.again = time.Now().Add(need.At.Sub(due) + time.Millisecond)
+		}
+		progress := false
+		for _, name := range need.Ready {
+			s := r.Step(name)
+			g := l.grant(s, c)
+			if !g.ready() {
+				continue
+			}
+			if err := l.w.Records.Fetch(ctx, l.h, name); err != nil {
+				return err
+			}
+			if d := r.Begin(name, l.w.Tools, l.start(), now); d != nil {
+				c.starts = append(c.starts, d)
+			} else {
+				l.drop(name)
+				progress = true
+			}
+			c.changed = true
+			if r.End != nil || r.Decided != nil {
+				break
+			}
+		}
+		if !progress {
+			break
+		}
+	}
+	l.postpone(c, now)
+	return nil
+}
+
+func (l *loop) start() run.Start {
+	return run.Start{
+		Dispatch: run.DispatchID(newID()), LeaseID: newID(), Holder: l.w.Holder, Seconds: l.w.Lease.Seconds(), Worker: l.w.ID,
+		Random: l.w.Random(),
+	}
+}
+
+// commit makes a change durable: lines 2, 5 and 7.
+func (l *loop) commit(ctx context.Context, c *change) error {
+	r := l.h.Run
+	if r.Lease != nil && l.mine(r.Lease.Holder) && l.h.Seq != 0 {
+		r.Renew(r.Lease.ID)
+	}
+	var effects, intents []run.Entry
+	for _, res := range c.ended {
+		if res.write && !res.journaled && res.lookup == nil {
+			effects = append(effects, run.Entry{Effect: &run.EffectFact{Dispatch: res.dispatch, Reply: res.reply, At: res.at}})
+			res.journaled = true
+		}
+	}
+	for _, d := range c.starts {
+		if d.Effect == envelope.Write {
+			intents = append(intents, run.Entry{Intent: l.intent(d)})
+		}
+	}
+	if len(effects) > 0 {
+		if err := l.journal(ctx, append(effects, intents...), len(intents) > 0); err != nil {
+			return err
+		}
+		return l.save(ctx)
+	}
+	if len(intents) == 0 {
+		return l.save(ctx)
+	}
+	// Line 2: side by side, and both must be known before anything is dispatched (intent-first).
+	journaled := make(chan error, 1)
+	go func() { journaled <- l.journal(ctx, intents, true) }()
+	err := l.save(ctx)
+	if jerr := <-journaled; err == nil && jerr != nil {
+		return jerr
+	}
+	return err
+}
+
+// save is the record's compare-and-set. A lease write counts from before it was sent.
+func (l *loop) save(ctx context.Context) error {
+	sent := l.w.Boot()
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := l.w.Records.Save(ctx, l.h)
+		if errors.Is(err, record.ErrFull) {
+			l.w.Ready.Block("records", "AGENTRUN_RUNS is full: raise --max-runs, or wait until ended runs are forgotten")
+			if !sleep(ctx, wait) {
+				return ctx.Err()
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		break
+	}
+	l.w.Ready.Clear("records")
+	if lease := l.h.Run.Lease; lease != nil && l.mine(lease.Holder) {
+		l.hold(sent + l.w.Lease - l.w.Lease/10)
+	}
+	return nil
+}
+
+// journal writes entries, again until the journal takes them: without its intent no write is dispatched, and readiness
+// says why. An effect that cannot be journaled does not keep the record from learning it.
+func (l *loop) journal(ctx context.Context, entries []run.Entry, must bool) error {
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := l.w.Journal.Write(ctx, entries...)
+		if err == nil {
+			l.w.Ready.Clear("journal")
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		l.w.Ready.Block("journal", "the journal cannot be written: "+err.Error())
+		l.w.Log.Error("journal not written", "error", err)
+		if !must {
+			return nil
+		}
+		if !sleep(ctx, wait) {
+			return ctx.Err()
+		}
+	}
+}
+
+func (l *loop) intent(d *run.Dispatch) *run.Intent {
+	r := l.h.Run
+	return &run.Intent{
+		Dispatch: d.ID, Tenant: r.Tenant, RunID: r.RunID, Queue: r.Queue, Workflow: r.Workflow, Owner: r.Owner, Actor: r.Actor,
+		Purpose: r.Intent, Budget: r.Budget, Step: d.Step, Tool: d.Tool, Args: d.Args, Proposed: d.Proposed, Optional: d.Optional,
+		Attempt: d.Attempt, Proposal: d.Proposal, Key: d.Key, At: r.UpdatedAt,
+	}
+}
+
+// written: the change is in the record. Calls leave, what came is done with, and the journal may forget.
+func (l *loop) written(c *change) {
+	l.took(c)
+	l.counted = l.h.Run.Pending
+	for _, d := range c.starts {
+		l.launch(d)
+	}
+	l.slots(max(1, len(l.calls)))
+	if c.tell != "" {
+		if err := l.w.Hints.Hint(c.tell, l.id); err != nil {
+			l.w.Log.Debug("hint not sent", "error", err)
+		}
+	}
+}
+
+// unchanged: what came needed no write.
+func (l *loop) unchanged(c *change) {
+	l.took(c)
+	if len(l.calls) == 0 && len(l.grants) > 0 {
+		l.slots(0) // waiting for a tool's slot or token holds no slot
+	}
+}
+
+func (l *loop) took(c *change) {
+	l.holding = append(l.holding, l.arrived[:c.taken]...)
+	l.arrived = append(l.arrived[:0], l.arrived[c.taken:]...)
+	for _, res := range c.ended {
+		if call := l.calls[res.dispatch]; call != nil {
+			delete(l.calls, res.dispatch)
+			call.cancel()
+			call.gate.leave(call.entry)
+		}
+		if res.write && res.lookup == nil {
+			l.w.Journal.Later(run.Entry{Settled: res.dispatch})
+		}
+	}
+	if len(c.ended) > 0 {
+		l.ended = l.ended[:copy(l.ended, l.ended[len(c.ended):])]
+	}
+	if len(l.calls) == 0 && len(c.starts) == 0 {
+		l.letGo()
+	}
+}
+
+// sameJournal: two holders are starts of one journal; a holder is the journal's random id, a dot, and the start number.
+func sameJournal(a, b string) bool {
+	cut := func(s string) string {
+		for i := len(s) - 1; i >= 0; i-- {
+			if s[i] == '.' {
+				return s[:i]
+			}
+		}
+		return s
+	}
+	return cut(a) == cut(b)
+}

@@ -1,0 +1,117 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/deadletter"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+func invalidID(d *Delivery) run.ID {
+	tenant := d.ID.Tenant
+	if !run.ValidID(tenant) {
+		tenant = "_invalid"
+	}
+	return run.ID{Tenant: tenant, Run: deadletter.InvalidRunID(d.Subject, d.Data)}
+}
+
+// Settle brings what the journal knows into the records before anything is pulled: effects as evidence, intents without an
+// effect as unknown. "Proven unsent" cannot exist after a restart. It goes on over errors of single runs only by trying
+// again; it returns when all is settled or ctx ends.
+func (w *Worker) Settle(ctx context.Context) error {
+	facts, err := w.Journal.Unsettled()
+	if err != nil {
+		return fmt.Errorf("worker: journal: %w", err)
+	}
+	var order []run.ID
+	byRun := map[run.ID][]run.Fact{}
+	for _, f := range facts {
+		id := run.ID{Tenant: f.Intent.Tenant, Run: f.Intent.RunID}
+		if byRun[id] == nil {
+			order = append(order, id)
+		}
+		byRun[id] = append(byRun[id], f)
+	}
+	for _, id := range order {
+		if err := w.settleRun(ctx, id, byRun[id]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *Worker) settleRun(ctx context.Context, id run.ID, facts []run.Fact) error {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := w.settleOnce(ctx, id, facts)
+		if err == nil {
+			for _, f := range facts {
+				w.Journal.Later(run.Entry{Settled: f.Intent.Dispatch})
+			}
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !errors.Is(err, record.ErrConflict) {
+			w.Log.Warn("journal entry not settled yet", "tenant", id.Tenant, "run_id", id.Run, "error", err)
+			if !sleep(ctx, wait) {
+				return ctx.Err()
+			}
+		}
+	}
+}
+
+func (w *Worker) settleOnce(ctx context.Context, id run.ID, facts []run.Fact) error {
+	h, err := w.Records.Load(ctx, id)
+	if errors.Is(err, record.ErrNotFound) {
+		// Same store, no record: the run has expired. Nothing is created; an effect that no record has is worth a look.
+		for _, f := range facts {
+			if f.Effect != nil && f.Effect.Reply.OK {
+				w.Log.Error("the journal has an effect whose run is forgotten", "tenant", id.Tenant, "run_id", id.Run, "step", f.Intent.Step)
+			}
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !w.evidence(h.Run, facts) {
+		return nil
+	}
+	if err := w.Records.Save(ctx, h); err != nil {
+		return err
+	}
+	return w.Records.Publish(ctx, h)
+}
+
+// evidence applies facts to a record. It reports whether the record changed.
+func (w *Worker) evidence(r *run.Run, facts []run.Fact) bool {
+	src := run.Source{By: w.ID, Random: w.Random(), At: w.Records.Now()}
+	changed := false
+	for _, f := range facts {
+		if f.Effect != nil && r.Reply(f.Intent.Dispatch, f.Effect.Reply, w.Tools, src) != run.Dropped {
+			changed = true
+		}
+	}
+	for _, f := range facts {
+		s := r.Carrying(f.Intent.Dispatch)
+		if f.Effect != nil || s == nil || s.State != run.Executing || r.Lease == nil {
+			continue
+		}
+		// The intent is ours, so the lease is an earlier start's: the whole of it has ended with that process.
+		if r.LeaseEnded(w.Tools, src) == run.Applied {
+			changed = true
+		}
+	}
+	if r.Lease != nil && sameJournal(r.Lease.Holder, w.Holder) && r.Lease.Holder != w.Holder && r.LeaseEnded(w.Tools, src) == run.Applied {
+		changed = true
+	}
+	return changed
+}
+
+var _ = envelope.OK

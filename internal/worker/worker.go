@@ -1,0 +1,295 @@
+// Package worker is the executor's loop: it takes jobs in, brings each run forward by the one order of durable steps, and
+// hands it over when it rests. Each run that this process works on has one goroutine, so that all its record writes go
+// through one place; a second delivery of a run goes to the loop that has it.
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// Journal is what the worker needs of the executor's journal.
+type Journal interface {
+	// Write makes the entries durable: they are on disk when it returns nil. Safe for concurrent use.
+	Write(ctx context.Context, entries ...run.Entry) error
+	// Later joins a later commit; nothing is promised.
+	Later(entries ...run.Entry)
+	// Unsettled lists, oldest first, what was not settled when the process ended.
+	Unsettled() ([]run.Fact, error)
+	// Facts calls fn with everything the journal still knows, oldest first.
+	Facts(fn func(run.Fact) error) error
+	// StoreCreated is the creation time of the store of records that the journal belongs to.
+	StoreCreated() (t time.Time, known bool, err error)
+	SetStoreCreated(t time.Time) error
+}
+
+// Tools are the tools of the config. Safe for concurrent use.
+type Tools interface {
+	run.Tools
+	// Call makes at most one request and returns its end; ctx bounds it.
+	Call(ctx context.Context, d *run.Dispatch, info CallInfo) envelope.Reply
+	// Lookup asks what became of a dispatch; ok is false if this process has no lookup for the tool.
+	Lookup(ctx context.Context, id run.ID, l *run.Lookup, trace string) (answer envelope.Lookup, ok bool)
+	// Limits are the tool's own limits on this executor.
+	Limits(tool string) Limits
+}
+
+// CallInfo is what a call needs besides its dispatch.
+type CallInfo struct {
+	ID    run.ID
+	Trace string
+	// Last is called as the last statement before the request leaves; an error forbids it.
+	Last func() error
+}
+
+// Limits are a tool's own limits; zero is none.
+type Limits struct {
+	Concurrency int
+	PerSecond   float64
+	Burst       int
+}
+
+// Acker answers a delivery; all plain, none fenced.
+type Acker interface {
+	Ack() error
+	InProgress() error
+	Release(delay time.Duration) error
+}
+
+// Delivery is a job or a wake in this process's hands.
+type Delivery struct {
+	Wake        bool
+	Queue       string
+	ID          run.ID
+	Valid       bool // the subject's tokens are identifiers
+	Subject     string
+	Data        []byte
+	Seq         uint64
+	Time        time.Time
+	Redelivered bool
+	Trace       string
+	Acker
+}
+
+func (d *Delivery) message() run.Message {
+	return run.Message{Seq: d.Seq, Time: envelope.TimeOf(d.Time), Queue: d.Queue, Trace: d.Trace, Data: d.Data}
+}
+
+// Puller pulls deliveries for free slots.
+type Puller interface {
+	// Want offers n more slots, or takes -n back.
+	Want(n int)
+	// Stop ends pulling; when it returns nothing more is delivered.
+	Stop()
+}
+
+// Hints tells a lease's holder to read a record now.
+type Hints interface {
+	Hint(holder string, id run.ID) error
+}
+
+// Waker puts a run into its queue's wakes.
+type Waker interface {
+	Wake(ctx context.Context, queue string, id run.ID) error
+}
+
+// Observer is told of every transition. All methods are safe for concurrent use and return at once.
+type Observer interface {
+	Outcome(scope, outcome, reason string)
+	ToolCall(tool string, effect envelope.Effect, code envelope.Code, took time.Duration)
+	RunsInFlight(change int)
+	Refusal(code string)
+	DuplicatePrevented(tool string)
+}
+
+// Ready says whether the process can do its work.
+type Ready interface {
+	Block(name, reason string)
+	Clear(name string)
+}
+
+// Config is what a worker is made of. All fields are required.
+type Config struct {
+	ID           string // the --id: for people
+	Holder       string // the journal's random id and the process's start number, with a dot between: for leases
+	Lease        time.Duration
+	Concurrency  int
+	DrainTimeout time.Duration
+	PoisonAfter  int
+	Defaults     func() run.Defaults
+	Boot         func() time.Duration // a clock that counts suspension
+	Random       func() float64       // in [0, 1)
+
+	Records *record.Records
+	Journal Journal
+	Tools   Tools
+	Hints   Hints
+	Waker   Waker
+	Observe Observer
+	Ready   Ready
+	Log     *slog.Logger
+}
+
+// Worker brings runs forward.
+type Worker struct {
+	Config
+	slots *slots
+	gates *gates
+
+	ctx      context.Context // ends when the process must stop at once
+	stop     context.CancelFunc
+	draining chan struct{} // closed: start nothing new
+	cutoff   chan struct{} // closed: the drain time is over, cut off what is in flight
+
+	mu    sync.Mutex
+	loops map[run.ID]*loop
+	wg    sync.WaitGroup
+	ended bool
+}
+
+// New makes a worker; Start connects it to a puller.
+func New(c Config) *Worker {
+	ctx, stop := context.WithCancel(context.Background())
+	return &Worker{
+		Config: c, slots: newSlots(c.Concurrency), gates: newGates(c.Tools.Limits), ctx: ctx, stop: stop,
+		draining: make(chan struct{}), cutoff: make(chan struct{}), loops: map[run.ID]*loop{},
+	}
+}
+
+// Start begins to pull. Settle must have returned before.
+func (w *Worker) Start(p Puller) { w.slots.start(p) }
+
+// Deliver takes a delivery from the puller. It does not wait.
+func (w *Worker) Deliver(d Delivery) {
+	granted := w.slots.delivered()
+	if !d.Valid {
+		d.ID = invalidID(&d)
+	}
+	w.mu.Lock()
+	if w.ended || w.isDraining() {
+		w.mu.Unlock()
+		if granted {
+			w.slots.release(1)
+		}
+		_ = d.Release(0)
+		return
+	}
+	l, known := w.loops[d.ID]
+	if !known {
+		l = newLoop(w, d.ID)
+		w.loops[d.ID] = l
+		w.wg.Add(1)
+	}
+	l.arrive(d)
+	w.mu.Unlock()
+	if known {
+		if granted {
+			w.slots.release(1)
+		}
+		return
+	}
+	l.held = 0
+	if granted {
+		l.held = 1
+	}
+	w.Observe.RunsInFlight(1)
+	go l.run()
+}
+
+// Hinted makes the loop that has the run, if any, read its record now.
+func (w *Worker) Hinted(id run.ID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.loops[id]; l != nil {
+		l.hint()
+	}
+}
+
+// Busy reports how many runs this process works on.
+func (w *Worker) Busy() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.loops)
+}
+
+func (w *Worker) isDraining() bool {
+	select {
+	case <-w.draining:
+		return true
+	default:
+		return false
+	}
+}
+
+// Drain stops pulling at once, gives back what has not started, lets calls finish within the drain time, then cuts them
+// off and writes what is known of them. It returns when no run is in this process's hands any more, or when ctx ends.
+func (w *Worker) Drain(ctx context.Context, p Puller) {
+	w.mu.Lock()
+	if !w.isDraining() {
+		close(w.draining)
+	}
+	w.mu.Unlock()
+	if p != nil {
+		p.Stop()
+	}
+	done := make(chan struct{})
+	go func() {
+		w.wg.Wait()
+		close(done)
+	}()
+	timer := time.NewTimer(w.DrainTimeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	close(w.cutoff)
+	// What is written at the end needs the store; without it the leases end by themselves.
+	grace := time.NewTimer(max(w.Lease, 5*time.Second))
+	defer grace.Stop()
+	select {
+	case <-done:
+	case <-grace.C:
+		w.stop()
+		<-done
+	}
+}
+
+// Stop ends everything at once, without a drain: as a crash would, but with goroutines gone.
+func (w *Worker) Stop() {
+	w.mu.Lock()
+	w.ended = true
+	w.mu.Unlock()
+	w.stop()
+	w.wg.Wait()
+}
+
+// leaving removes the loop unless something has come for it meanwhile.
+func (w *Worker) leaving(l *loop) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l.pending() {
+		return false
+	}
+	delete(w.loops, l.id)
+	return true
+}
+
+// newID is a random id; ids of one process sort by time, which suits the journal.
+func newID() string {
+	id, err := uuid.NewV7()
+	if err != nil {
+		panic("worker: no random numbers: " + err.Error())
+	}
+	return id.String()
+}
