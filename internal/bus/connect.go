@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -73,6 +74,7 @@ type Conn struct {
 	ready    bool   // Setup has succeeded
 	status   Status
 	replaced []func(time.Time)
+	single   atomic.Bool // the streams have one replica each
 
 	keeper *keeper
 	clock  Clock

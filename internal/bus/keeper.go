@@ -157,7 +157,9 @@ type streamFacts struct {
 	Created time.Time `json:"created"`
 	Now     time.Time `json:"ts"`
 	Config  struct {
-		MaxMsgs int64 `json:"max_msgs"`
+		MaxMsgs     int64 `json:"max_msgs"`
+		Replicas    int   `json:"num_replicas"`
+		AllowDirect bool  `json:"allow_direct"`
 	} `json:"config"`
 	State struct {
 		Messages int64  `json:"messages"`
@@ -194,6 +196,7 @@ func (c *Conn) observe(ctx context.Context) error {
 		return err
 	}
 	c.mu.Lock()
+	c.single.Store(runs.Config.Replicas == 1 && runs.Config.AllowDirect && letters.Config.AllowDirect)
 	before := c.status.Created
 	c.status.Created = runs.Created
 	c.status.Runs, c.status.RunsMax = runs.State.Messages, c.config.MaxRuns

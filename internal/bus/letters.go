@@ -43,11 +43,11 @@ func (l Letters) Put(ctx context.Context, subject string, data []byte, headers m
 
 // Get reads a letter at the leader; ErrNotFound if there is none.
 func (l Letters) Get(ctx context.Context, subject string) (Letter, error) {
-	m, err := l.conn.get(ctx, LettersStream, getRequest{LastBySubject: subject})
+	m, err := l.conn.last(ctx, LettersStream, subject)
 	if err != nil {
 		return Letter{}, fmt.Errorf("bus: get letter %s: %w", subject, err)
 	}
-	return letterOf(m.Subject, m.Seq, m.Time, m.header(), m.Data), nil
+	return letterOf(m.Subject, m.Seq, m.Time, m.Header, m.Data), nil
 }
 
 // List calls fn with each letter that matches filter (a subject with wildcards, for example
@@ -62,7 +62,7 @@ func (l Letters) List(ctx context.Context, filter string, fn func(Letter) bool) 
 		if err != nil {
 			return fmt.Errorf("bus: list letters %s: %w", filter, err)
 		}
-		if !fn(letterOf(m.Subject, m.Seq, m.Time, m.header(), m.Data)) {
+		if !fn(letterOf(m.Subject, m.Seq, m.Time, m.Header, m.Data)) {
 			return nil
 		}
 		seq = m.Seq + 1

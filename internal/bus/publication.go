@@ -274,15 +274,3 @@ func (p *publication) settle(ctx context.Context) (seq uint64, refused *refusal,
 		}
 	}
 }
-
-// request asks until it is answered. Only for questions, and for orders that do nothing the second time.
-func (c *Conn) request(ctx context.Context, subject string, body []byte) ([]byte, error) {
-	p := c.publish(&nats.Msg{Subject: subject, Data: body})
-	p.question = true
-	defer p.close()
-	reply, err := p.await(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return reply.Data, nil
-}

@@ -168,11 +168,11 @@ func (r Results) confirm(ctx context.Context, o *Outgoing, p *publication) (uint
 
 // Last reads, at the leader, which message is the last of a result subject. ErrNotFound if there is none.
 func (r Results) Last(ctx context.Context, id run.ID, scope string) (Posted, error) {
-	m, err := r.conn.get(ctx, ResultsStream, getRequest{LastBySubject: ResultSubject(id, scope)})
+	m, err := r.conn.last(ctx, ResultsStream, ResultSubject(id, scope))
 	if err != nil {
 		return Posted{}, err
 	}
-	return postedOf(m.Seq, m.header()), nil
+	return postedOf(m.Seq, m.Header), nil
 }
 
 // Read returns the message at seq, for a result that its record keeps by sequence. ErrNotFound if it has expired.

@@ -91,11 +91,11 @@ func (c *Conn) Runs() *Runs { return &c.runs }
 
 // Load reads the record at the leader. ErrNotFound if there is none; it asks until ctx ends.
 func (r *Runs) Load(ctx context.Context, id run.ID) (Record, error) {
-	m, err := r.conn.get(ctx, RunsStream, getRequest{LastBySubject: RunSubject(id)})
+	m, err := r.conn.last(ctx, RunsStream, RunSubject(id))
 	if err != nil {
 		return Record{}, fmt.Errorf("bus: load run %s: %w", id, err)
 	}
-	return Record{Data: m.Data, Seq: m.Seq, Time: m.Time, Header: parseRecordHeader(m.header())}, nil
+	return Record{Data: m.Data, Seq: m.Seq, Time: m.Time, Header: parseRecordHeader(m.Header)}, nil
 }
 
 // LoadSeq is Load for the revision only: 0 if there is no record.
@@ -157,7 +157,7 @@ func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, 
 			return 0, refused.err()
 		}
 		// A refusal may answer a second copy of what was stored from the first: only the subject knows.
-		stored, err := c.get(ctx, stream, getRequest{LastBySubject: msg.Subject})
+		stored, err := c.last(ctx, stream, msg.Subject)
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return 0, p.abandoned(err)
 		}

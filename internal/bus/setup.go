@@ -76,7 +76,7 @@ func (c Config) streams() []jetstream.StreamConfig {
 		return jetstream.StreamConfig{
 			Name: name, Subjects: []string{prefix + ">"}, Storage: jetstream.FileStorage, Replicas: c.Replicas,
 			MaxMsgs: -1, MaxBytes: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, MaxConsumers: -1,
-			Duplicates: windowMin,
+			Duplicates: windowMin, AllowDirect: c.Replicas == 1,
 		}
 	}
 	jobs := base(JobsStream, jobsPrefix)
@@ -264,6 +264,7 @@ func merge(have, want jetstream.StreamConfig) (next jetstream.StreamConfig, chan
 	next.Discard, next.DiscardNewPerSubject = want.Discard, want.DiscardNewPerSubject
 	next.MaxMsgsPerSubject, next.MaxMsgSize = want.MaxMsgsPerSubject, want.MaxMsgSize
 	next.AllowMsgTTL, next.AllowRollup, next.NoAck = want.AllowMsgTTL, want.AllowRollup, want.NoAck
+	next.AllowDirect = want.AllowDirect
 	if want.Name != JobsStream {
 		next.MaxBytes = want.MaxBytes
 	}

@@ -69,6 +69,6 @@ func (c *Conn) FindJob(ctx context.Context, id run.ID, from uint64) (QueuedJob, 
 		return QueuedJob{}, fmt.Errorf("bus: find job of %s: %w", id, err)
 	}
 	return QueuedJob{
-		Queue: ParseJobSubject(m.Subject).Queue, Subject: m.Subject, Seq: m.Seq, Data: m.Data, Headers: m.header(),
+		Queue: ParseJobSubject(m.Subject).Queue, Subject: m.Subject, Seq: m.Seq, Data: m.Data, Headers: m.Header,
 	}, nil
 }
