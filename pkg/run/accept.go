@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"slices"
 
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/deadletter"
@@ -38,6 +39,9 @@ func Create(id ID, m Message, d Defaults, now Time) *Run {
 	if name := budget.Exceeds(limits, d.MaxBudget); name != "" {
 		return createInvalid(id, j, m, d, jobError("/budget/"+name, "is above what the config allows"), now)
 	}
+	if field := missing(j, d); field != "" {
+		return createInvalid(id, j, m, d, jobError(field, "is required: the config has no default"), now)
+	}
 	if len(j.Waive) > 0 {
 		return createInvalid(id, j, m, d, jobError("/waive/0", "names no step that can be waived"), now)
 	}
@@ -63,6 +67,23 @@ func Create(id ID, m Message, d Defaults, now Time) *Run {
 // unowned owns what neither the job nor the config gives an owner: a letter always has one.
 const unowned = "unowned"
 
+// missing names the first field that the first job must have and that the config does not default (contract §3).
+func missing(j *Job, d Defaults) string {
+	switch {
+	case j.Workflow == "" && d.Workflow == "":
+		return "/workflow"
+	case j.Owner == "" && d.Owner == "":
+		return "/owner"
+	case j.Actor == "" && d.Actor == "":
+		return "/actor"
+	}
+	return ""
+}
+
+// NoOwner owns the letters of jobs that name no readable owner where the config has no default either: a letter always
+// has one.
+const NoOwner = "unowned"
+
 func blank(id ID, j *Job, m Message, d Defaults, now Time) *Run {
 	r := &Run{
 		Schema: RecordSchema, Tenant: id.Tenant, RunID: id.Run, Queue: m.Queue, Trace: m.Trace, Episode: 1, Priority: 5,
@@ -82,6 +103,9 @@ func blank(id ID, j *Job, m Message, d Defaults, now Time) *Run {
 		take(&r.Owner, j.Owner)
 		take(&r.Actor, j.Actor)
 		r.Intent = j.Intent
+	}
+	if r.Owner == "" {
+		r.Owner = NoOwner
 	}
 	r.note(Event{At: now, Kind: EventAccepted})
 	return r
@@ -210,7 +234,7 @@ func (r *Run) take(j *Job, now Time) bool {
 		r.refuse("", "", envelope.CodeJobInvalid, invalidDetails(bad), now)
 		return false
 	}
-	if r.size+len(r.Steps)+jobSize(j) > MaxRecordBytes {
+	if n := r.added(j); n > 0 && r.size+n > MaxRecordBytes {
 		r.refuse("", "", envelope.CodeJobInvalid, nil, now)
 		return false
 	}
@@ -236,8 +260,8 @@ func (r *Run) checkWaive(j *Job) *JobError {
 	for i, w := range j.Waive {
 		s := r.Step(w)
 		fatal := s != nil && s.State == Failed && s.Fail.Row.CommitState == envelope.NotCommitted
-		stopped := s != nil && s.State == Ready && s.Attempt == 0 && s.StoppedBy != ""
-		if !fatal && !stopped || s.Waived {
+		stopped := s != nil && s.waits() && s.Attempt == 0 && s.StoppedBy != ""
+		if !fatal && !stopped || s.Waived || r.contradicted(s) {
 			return jobError("/waive/"+itoa(i), "names no step that can be waived")
 		}
 	}
@@ -271,7 +295,12 @@ func (r *Run) sort(j *Job, now Time) (news []int, amends, refused int) {
 
 func (s *Step) amendable(r *Run) bool {
 	return s.State == Failed && !s.Waived && s.Fail.Row.Directive == envelope.AfterInputFix &&
-		s.Fail.Row.CommitState == envelope.NotCommitted && r.proposalsLeft(s) > 0
+		s.Fail.Row.CommitState == envelope.NotCommitted && r.proposalsLeft(s) > 0 && !r.contradicted(s)
+}
+
+// contradicted: kept evidence says that the step was done after all, whatever it ended with.
+func (r *Run) contradicted(s *Step) bool {
+	return slices.ContainsFunc(r.Evidence, func(k Kept) bool { return k.Step == s.Name && k.CommitState == envelope.Committed })
 }
 
 // propose makes changed args a new proposal under the same operation ref (same-ref): validated and authorised again when
@@ -280,7 +309,9 @@ func (s *Step) propose(args json.RawMessage) {
 	s.Args, s.Digest = args, digest(s.Tool, args)
 	s.Proposal++
 	s.Proposals++
-	s.to(Ready)
+	if s.State != Ready {
+		s.to(Ready)
+	}
 	s.Fail, s.NotBefore, s.Approved, s.Asked = nil, 0, "", nil
 	s.FirstSent = 0
 }
@@ -336,18 +367,25 @@ func (r *Run) charge(j *Job, now Time) {
 	}
 }
 
-func jobSize(j *Job) int {
+// added is how many bytes the job's new steps and amendments bring into the record; repeats bring none.
+func (r *Run) added(j *Job) int {
 	n := 0
 	for i := range j.Steps {
-		n += len(j.Steps[i].Args) + 400
+		js := &j.Steps[i]
+		if s := r.Step(js.Step); s == nil || s.Digest != digest(js.Tool, js.Args) {
+			n += len(js.Args) + stepBytes
+		}
 	}
 	return n
 }
 
+// stepBytes is about what a step takes in the record besides its args and result.
+const stepBytes = 400
+
 func (r *Run) tooLarge() bool {
 	n := len(r.Intent) + 4096
 	for _, s := range r.Steps {
-		n += len(s.Args) + 400
+		n += len(s.Args) + stepBytes
 	}
 	return n > MaxRecordBytes
 }

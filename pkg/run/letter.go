@@ -68,7 +68,7 @@ func (r *Run) letterOpen() []deadletter.Open {
 			o.ReasonCode = r.End.Row.ReasonCode
 		}
 		if s.State == Held && o.ReasonCode == deadletter.ReasonApprovalRequired {
-			o.ArgsDigest, o.Args = s.AskedSum, s.Asked
+			o.ArgsDigest, o.Args, o.ArgsOmitted = s.AskedSum, s.Asked, s.Asked == nil
 		}
 		open = append(open, o)
 	}

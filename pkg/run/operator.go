@@ -3,7 +3,6 @@ package run
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/agentrun/executor/pkg/budget"
@@ -49,6 +48,9 @@ func (r *Run) admit(kind string, c Call) (first *Answer, err *Refusal) {
 	if c.Reason == "" {
 		return nil, refusal(BadRequest, "reason is missing")
 	}
+	if len(c.By) > maxActor || len(c.Reason) > maxReason {
+		return nil, refusal(BadRequest, "by and reason must be at most %d and %d bytes", maxActor, maxReason)
+	}
 	if r.Letter == nil {
 		return nil, refusal(NotFound, "run %s has no dead letter", r.RunID)
 	}
@@ -72,6 +74,9 @@ func (r *Run) admit(kind string, c Call) (first *Answer, err *Refusal) {
 	}
 	return nil, nil
 }
+
+// maxReason bounds what a person may write into the history, in bytes.
+const maxReason = 4 << 10
 
 // answer settles the open letter.
 func (r *Run) answer(kind string, c Call, commit envelope.CommitState, episode int) *Answer {
@@ -109,6 +114,7 @@ func (r *Run) ClaimLetter(by string, until, now Time) *Refusal {
 		return refusal(Claimed, "the dead letter is claimed by %s until %s", r.Letter.Claim.By, r.Letter.Claim.Until)
 	}
 	r.Letter.Claim = &Claim{By: by, Until: until}
+	r.note(Event{At: now, Kind: EventClaim, By: by})
 	r.UpdatedAt = now
 	return nil
 }
@@ -147,9 +153,14 @@ func (s *Step) commitState() envelope.CommitState {
 	return envelope.NotCommitted
 }
 
-// resolvable: a person may say what became of this step.
-func (r *Run) resolvable(s *Step) bool {
-	return slices.ContainsFunc(deadletter.Actions(r.situation()).Resolve, func(v deadletter.Resolvable) bool { return v.Step == s.Name })
+// resolvable: a person may say what became of this step; or only with which result it was done.
+func (r *Run) resolvable(s *Step) (may, resultOnly bool) {
+	for _, v := range deadletter.Actions(r.situation()).Resolve {
+		if v.Step == s.Name {
+			return true, v.ResultOnly
+		}
+	}
+	return false, false
 }
 
 // pick finds the step that a resolve or approve is about.
@@ -194,11 +205,14 @@ func (r *Run) Resolve(c Call, res Resolution, tools Tools) (*Answer, *Refusal) {
 	if first, err := r.admit(EventResolve, c); first != nil || err != nil {
 		return first, err
 	}
-	s, err := r.pick(c.Step, r.resolvable)
+	s, err := r.pick(c.Step, func(s *Step) bool {
+		may, _ := r.resolvable(s)
+		return may
+	})
 	if err != nil {
 		return nil, err
 	}
-	resultOnly := s.commitState() == envelope.Committed
+	_, resultOnly := r.resolvable(s)
 	if resultOnly && res.CommitState != envelope.Committed {
 		return nil, refusal(BadRequest, "step %s is committed, only its result is missing", s.Name)
 	}
@@ -214,8 +228,8 @@ func (r *Run) Resolve(c Call, res Resolution, tools Tools) (*Answer, *Refusal) {
 		r.done(s, committed{result: res.Result, omitted: res.Result == nil, evidRef: res.EvidenceRef, proof: "person"}, c.At)
 	} else {
 		r.dropEffect(s)
-		s.to(Ready)
-		s.Fail, s.Doubt, s.NotBefore = nil, nil, 0
+		s.again()
+		s.Unsettled = false
 	}
 	r.settle(c.At)
 	return a, nil
@@ -232,10 +246,23 @@ func (r *Run) forget(s *Step) {
 	r.Evidence = keep
 }
 
+// again makes a step ready whose last failure a person has answered.
+func (s *Step) again() {
+	if s.State != Ready {
+		s.to(Ready)
+	}
+	s.Fail, s.Doubt, s.Asked, s.NotBefore = nil, nil, nil, 0
+}
+
 func (r *Run) dropEffect(s *Step) {
 	for i := range r.Effects {
 		if r.Effects[i].Step == s.Name {
 			r.Effects = append(r.Effects[:i], r.Effects[i+1:]...)
+			for k := range r.Owed {
+				if r.Owed[k].Effects > i {
+					r.Owed[k].Effects-- // it lists the first so many
+				}
+			}
 			return
 		}
 	}
@@ -282,8 +309,8 @@ func (r *Run) Approve(c Call) (*Answer, *Refusal) {
 	a := r.answer(EventApprove, c, "", r.Episode+1)
 	r.reopen(c.At)
 	s.Approved = s.AskedSum
-	s.to(Ready)
-	s.Fail, s.Asked, s.AskedSum, s.NotBefore = nil, nil, "", 0
+	s.again()
+	s.AskedSum = ""
 	r.settle(c.At)
 	return a, nil
 }
@@ -330,10 +357,7 @@ func (r *Run) Replay(c Call, w ReplayWith) (*Answer, *Refusal) {
 		if r.More && s.State == Failed && s != target {
 			continue // an open run's fatal step still waits for its amendment
 		}
-		if s.State != Ready {
-			s.to(Ready)
-		}
-		s.Fail, s.NotBefore, s.Doubt, s.Asked = nil, 0, nil, nil
+		s.again()
 	}
 	for _, s := range r.Steps {
 		if s.State == Stopped {
@@ -379,6 +403,9 @@ func (r *Run) mayReplay(limits budget.Limits) *Refusal {
 	return nil
 }
 
+// maxEvidence bounds a reported evidence_ref, in bytes.
+const maxEvidence = 1 << 10
+
 // Report is what a program learned about a write: a webhook, a callback (contract §9). attempt 0 means that it names none.
 func (r *Run) Report(step string, attempt int, by string, res Resolution, tools Tools, now Time) (Verdict, *Refusal) {
 	s := r.Step(step)
@@ -391,8 +418,12 @@ func (r *Run) Report(step string, attempt int, by string, res Resolution, tools 
 		return Dropped, refusal(BadRequest, "commit_state must be committed or not_committed")
 	case res.EvidenceRef == "":
 		return Dropped, refusal(BadRequest, "evidence_ref is missing")
-	case s.Effect != envelope.Write:
+	case s.Effect != envelope.Write || s.Attempt == 0:
 		return Dropped, refusal(BadRequest, "step %s is no write that was started", step)
+	case attempt < 0 || attempt > s.Attempt:
+		return Dropped, refusal(BadRequest, "step %s has had %d attempts", step, s.Attempt)
+	case len(by) > maxActor || len(res.EvidenceRef) > maxEvidence:
+		return Dropped, refusal(BadRequest, "by and evidence_ref must be at most %d and %d bytes", maxActor, maxEvidence)
 	}
 	if err := r.checkResult(s, res, tools, false); err != nil {
 		return Dropped, err
@@ -404,22 +435,36 @@ func (r *Run) Report(step string, attempt int, by string, res Resolution, tools 
 		return r.reportAbsent(s, attempt, tools, src), nil
 	}
 	c := committed{result: res.Result, omitted: res.Result == nil, evidRef: res.EvidenceRef, proof: "report"}
-	if r.End == nil && (s.State == Executing || s.State == InDoubt) && !s.Disputed {
-		r.closeAttempt(s.Dispatch, now, "", envelope.Committed)
+	d := s.Dispatch
+	if attempt != 0 && attempt != s.Attempt {
+		d = r.dispatchOf(step, attempt) // an earlier one: the evidence table decides
+	}
+	if d == s.Dispatch && r.End == nil && (s.State == Executing || s.State == InDoubt) && !s.Disputed {
+		r.closeAttempt(d, now, "", envelope.Committed)
 		r.done(s, c, now)
 		return Applied, nil
 	}
-	if v := r.lateCommit(s, s.Dispatch, c, src); v != Dropped {
+	if v := r.lateCommit(s, d, c, src); v != Dropped {
 		return v, nil
 	}
 	return Noted, nil
+}
+
+// dispatchOf maps an attempt of a step to its dispatch, "" if the history has dropped it.
+func (r *Run) dispatchOf(step string, attempt int) DispatchID {
+	for i := range r.History {
+		if e := &r.History[i]; e.Kind == EventDispatch && e.Step == step && e.Attempt == attempt {
+			return e.Dispatch
+		}
+	}
+	return ""
 }
 
 // reportAbsent: "nothing was done" counts only for the unknown attempt that it names, after its window.
 func (r *Run) reportAbsent(s *Step, attempt int, tools Tools, src Source) Verdict {
 	if s.State == Done || r.End != nil {
 		r.keep(s, s.Dispatch, envelope.NotCommitted, "", src)
-		if s.State == Done {
+		if s.State == Done || s.commitState() == envelope.Committed {
 			r.alarm(envelope.CodeOutcomeDisputed, s, src.At)
 		}
 		return Noted

@@ -20,7 +20,7 @@ var transitions = []Transition{
 	{Ready, Stopped, "the run is cancelled"},
 	{Waiting, Executing, "its time has come"},
 	{Waiting, Waiting, "the tool still has no slot or token free"},
-	{Waiting, Ready, "replay"},
+	{Waiting, Ready, "replay, or the run ends before it was ever dispatched"},
 	{Waiting, Failed, "it may not be called any more"},
 	{Waiting, Held, "the deadline or a budget cuts it off, or it needs an approval"},
 	{Waiting, Done, "late proof that an earlier dispatch was committed"},
@@ -35,6 +35,8 @@ var transitions = []Transition{
 	{InDoubt, Done, "a lookup, a report or late evidence proves it committed"},
 	{InDoubt, Ready, "a lookup sent after the consistency window proves it absent, and an attempt is left"},
 	{InDoubt, Executing, "the tool promises idempotent_for: the same key and bytes are sent again"},
+	{InDoubt, Waiting, "its own late reply says that nothing was done, and another attempt is allowed later"},
+	{InDoubt, Failed, "its own late reply says that nothing was done, and another attempt cannot help"},
 	{InDoubt, Held, "it cannot be established, is disputed, or is absent with no attempt left or past the deadline"},
 	{InDoubt, Stopped, "a lookup proves it absent after the run was cancelled"},
 	{Failed, Ready, "amendment, replay, or a person resolves kept evidence as not committed"},
@@ -42,6 +44,7 @@ var transitions = []Transition{
 	{Held, Ready, "replay, approval, or a person resolves it as not committed"},
 	{Held, Done, "a person resolves it as committed, or proof arrives before the episode ends"},
 	{Stopped, Ready, "replay of a cancelled run that an unknown write had left to a person"},
+	{Stopped, Done, "a person resolves kept evidence as committed"},
 }
 
 var allowed = func() map[[2]State]bool {

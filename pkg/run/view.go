@@ -72,22 +72,24 @@ func (r *Run) State() string {
 	if r.Cancel != nil {
 		return StateCancelling
 	}
-	state := StateOpen
-	rank := map[string]int{StateOpen: 0, StateWaiting: 1, StateReady: 2, StateRunning: 3, StateUnknown: 4}
-	for _, s := range r.Steps {
-		t := state
-		switch {
-		case s.State == InDoubt:
-			t = StateUnknown
-		case s.State == Executing:
-			t = StateRunning
-		case s.State == Ready && s.StoppedBy == "" && !s.Waived:
-			t = StateReady
-		case s.State == Waiting:
-			t = StateWaiting
+	state, rank := StateOpen, 0
+	is := func(what string, n int) {
+		if n > rank {
+			state, rank = what, n
 		}
-		if rank[t] > rank[state] {
-			state = t
+	}
+	for i, s := range r.Steps {
+		switch s.State {
+		case InDoubt:
+			is(StateUnknown, 4)
+		case Executing:
+			is(StateRunning, 3)
+		case Waiting:
+			is(StateWaiting, 1)
+		case Ready:
+			if _, turn := r.turn(i); turn {
+				is(StateReady, 2) // one that waits for an earlier step is no reason to call the run ready
+			}
 		}
 	}
 	return state
