@@ -200,9 +200,9 @@ func (e *word) row(effect envelope.Effect) envelope.Row {
 
 // fault is a Go tool's own account of its failure, read like a rule's row.
 func (c *classifier) fault(f *Fault, r *Request) envelope.Reply {
-	known := envelope.Known(f.Code)
+	categorized := envelope.Known(f.Code) || validCategory(f.Category) || f.CommitState == envelope.Committed
 	switch {
-	case !envelope.ValidCode(f.Code), decidedByRuntime[f.Code], !known && !validCategory(f.Category),
+	case !envelope.ValidCode(f.Code), decidedByRuntime[f.Code], !categorized,
 		f.CommitState != "" && !validCommitState(f.CommitState),
 		f.Code == envelope.CodeOutcomeUnknown && (c.effect == envelope.Read || f.CommitState == envelope.NotCommitted):
 		return c.fail(envelope.CodeInternalError)

@@ -1,0 +1,198 @@
+package connector
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+func lookedUp(t *testing.T, resp Response, edit func(*Spec)) envelope.Lookup {
+	t.Helper()
+	s := Spec{Name: "tool", Effect: envelope.Write, Kind: kindSpec(KindNATS), OutputSchema: map[string]any{"type": "object"}, MaxResultBytes: 1 << 10}
+	s.Verify = &VerifySpec{
+		Kind: kindSpec(KindHTTP), Committed: "status == 200 && size(body.items) > 0", NotCommitted: "status == 200 && size(body.items) == 0",
+		Result: "body.items[0]", EvidenceRef: "body.items[0].id",
+	}
+	if edit != nil {
+		edit(&s)
+	}
+	tool, err := Compile(s, &stub{name: KindNATS}, &stub{KindHTTP, resp})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tool.Looker.Lookup(t.Context(), testCall())
+}
+
+func TestLookup(t *testing.T) {
+	und := envelope.Lookup{Answer: envelope.Undecided}
+	set := func(f func(*VerifySpec)) func(*Spec) { return func(s *Spec) { f(s.Verify) } }
+	for _, c := range []struct {
+		name string
+		resp Response
+		edit func(*Spec)
+		want envelope.Lookup
+	}{
+		{"found", status(200, `{"items":[{"id":12345678901234567890123,"rate":1.10}]}`), nil, envelope.Lookup{Answer: envelope.Found, Result: json.RawMessage(`{"id":12345678901234567890123,"rate":1.10}`), EvidenceRef: "12345678901234567890123"}},
+		{"absent", status(200, `{"items":[]}`), nil, envelope.Lookup{Answer: envelope.Absent}},
+		{"not found by rule", status(404, ``), set(func(v *VerifySpec) { v.NotCommitted = "status == 404" }), envelope.Lookup{Answer: envelope.Absent}},
+		{"404 without a rule", status(404, `{"items":[]}`), nil, und},
+		{"500", status(500, `{"items":[]}`), nil, und},
+		{"neither", status(200, `{"items":7}`), nil, und},
+		{"both", status(200, `{"items":[]}`), set(func(v *VerifySpec) { v.Committed = "status == 200" }), und},
+		{"not sent", Response{Failure: NotSent}, set(func(v *VerifySpec) { v.NotCommitted = "true" }), und},
+		{"no reply", Response{Failure: NoReply}, set(func(v *VerifySpec) { v.NotCommitted = "true" }), und},
+		{"broken off", Response{Failure: Unreadable, Status: 200}, set(func(v *VerifySpec) { v.NotCommitted = "status == 200" }), und},
+		{"two readings", status(200, `{"items":[],"items":[1]}`), nil, und},
+		{"no not_committed", status(200, `{"items":[]}`), set(func(v *VerifySpec) { v.NotCommitted = "" }), und},
+		{"does not fit", status(200, `{"items":[7]}`), nil, envelope.Lookup{Answer: envelope.Found, Invalid: envelope.CodeResultInvalid}},
+		{"no such result", status(200, `{"items":[{}]}`), set(func(v *VerifySpec) { v.Result = "body.items[0].credit" }), envelope.Lookup{Answer: envelope.Found, Invalid: envelope.CodeResultInvalid}},
+		{"too large", status(200, `{"items":[{"id":"`+strings.Repeat("x", 400)+`","x":"`+strings.Repeat("x", 1<<10)+`"}]}`), nil, envelope.Lookup{Answer: envelope.Found, Invalid: envelope.CodeResultTooLarge, EvidenceRef: strings.Repeat("x", 400)}},
+		{"too large to look into", Response{Failure: TooLarge, Status: 200}, set(func(v *VerifySpec) { v.Committed = "status == 200" }), envelope.Lookup{Answer: envelope.Found, Invalid: envelope.CodeResultTooLarge}},
+		{"the body is the result", status(200, `{"items":[ 1 ]}`), set(func(v *VerifySpec) { v.Result = "" }), envelope.Lookup{Answer: envelope.Found, Result: json.RawMessage(`{"items":[1]}`)}},
+		{"a made result", status(200, `{"items":[{"id":"a"}]}`), set(func(v *VerifySpec) {
+			v.Result = "{'credit': body.items[0].id, 'all': body.items, 'n': 18446744073709551615u, 'f': 0.5, 'none': null, 'l': body.items.map(i, i.id)}"
+		}), envelope.Lookup{Answer: envelope.Found, Result: json.RawMessage(`{"all":[{"id":"a"}],"credit":"a","f":0.5,"l":["a"],"n":18446744073709551615,"none":null}`), EvidenceRef: "a"}},
+		{"not JSON", status(200, `{"items":[{"id":"a"}]}`), set(func(v *VerifySpec) { v.Result = "{'x': 1.0 / 0.0}" }), envelope.Lookup{Answer: envelope.Found, Invalid: envelope.CodeResultInvalid, EvidenceRef: "a"}},
+		{"from a list index out of range", status(200, `{"items":[{}]}`), set(func(v *VerifySpec) { v.Result = "body.items[3]" }), envelope.Lookup{Answer: envelope.Found, Invalid: envelope.CodeResultInvalid}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := lookedUp(t, c.resp, c.edit)
+			if got.Answer != c.want.Answer || string(got.Result) != string(c.want.Result) || got.EvidenceRef != c.want.EvidenceRef || got.Invalid != c.want.Invalid {
+				t.Errorf("got %+v %s\nwant %+v", got, got.Result, c.want)
+			}
+		})
+	}
+}
+
+func TestFunc(t *testing.T) {
+	done := map[string]bool{}
+	schema := func(s *Spec) {
+		s.InputSchema = map[string]any{"type": "object", "required": []any{"id"}}
+		s.OutputSchema = map[string]any{"type": "object", "required": []any{"credit_id"}}
+	}
+	var fail error
+	tool, err := Func("credit", envelope.Write, func(_ context.Context, c *Call) (json.RawMessage, error) {
+		if fail != nil {
+			return nil, fail
+		}
+		done[c.OperationRef] = true
+		return json.RawMessage(`{"credit_id": 12345678901234567890}`), nil
+	}, WithSpec(schema), WithLookup(func(_ context.Context, c *Call) (json.RawMessage, error) {
+		if done[c.OperationRef] {
+			return json.RawMessage(`[{"credit_id":"cr"}]`), nil
+		}
+		return json.RawMessage(`[]`), nil
+	}, VerifySpec{Committed: "size(body) == 1", NotCommitted: "size(body) == 0", Result: "body[0]"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tool.Kind != KindGo {
+		t.Errorf("kind %s", tool.Kind)
+	}
+	if got := tool.Looker.Lookup(t.Context(), testCall()); got.Answer != envelope.Absent {
+		t.Errorf("before: %+v", got)
+	}
+	if got := tool.Caller.Call(t.Context(), testCall()); !got.OK || string(got.Result) != `{"credit_id":12345678901234567890}` {
+		t.Errorf("got %+v", got)
+	}
+	if got := tool.Looker.Lookup(t.Context(), testCall()); got.Answer != envelope.Found || string(got.Result) != `{"credit_id":"cr"}` {
+		t.Errorf("after: %+v", got)
+	}
+	if field, ok := tool.CheckArgs(json.RawMessage(`{}`)); ok || field != "/id" {
+		t.Errorf("%q %v", field, ok)
+	}
+	wr := envelope.Write
+	for _, c := range []struct {
+		fail  error
+		want  envelope.Row
+		after int64
+	}{
+		{errors.New("s3cr3t"), row(envelope.CodeOutcomeUnknown, wr), 0},
+		{ErrNotSent, row(envelope.CodeUpstreamUnavailable, wr), 0},
+		{&Fault{Code: envelope.CodeUpstreamRateLimited, RetryAfter: 1500 * time.Millisecond}, row(envelope.CodeUpstreamRateLimited, wr), 1500},
+		{&Fault{Code: "CARD_EXPIRED", Category: envelope.Validation}, envelope.Custom("CARD_EXPIRED", envelope.Validation, "", wr), 0},
+		{&Fault{Code: "CARD_EXPIRED"}, row(envelope.CodeInternalError, wr), 0},
+		{&Fault{Code: envelope.CodeCancelled}, row(envelope.CodeInternalError, wr), 0},
+	} {
+		fail = c.fail
+		if got := tool.Caller.Call(t.Context(), testCall()); got.OK || got.Row != c.want || got.RetryAfter != c.after {
+			t.Errorf("%v: %+v", c.fail, got)
+		}
+	}
+	fail = &Fault{Code: "ALREADY_DONE", CommitState: envelope.Committed}
+	if got := tool.Caller.Call(t.Context(), testCall()); !got.OK || !got.LookUp {
+		t.Errorf("committed: %+v", got)
+	}
+	fail = &Fault{Code: "CARD_EXPIRED", Category: envelope.Validation, Details: envelope.Details{"n": 7, "s": strings.Repeat("x", 300), "x": struct{}{}}}
+	if got := tool.Caller.Call(t.Context(), testCall()); len(got.Details) != 1 || got.Details["n"] != json.Number("7") {
+		t.Errorf("details: %+v", got.Details)
+	}
+}
+
+func TestFuncThatMisbehaves(t *testing.T) {
+	block := make(chan struct{})
+	defer close(block)
+	for _, c := range []struct {
+		name   string
+		effect envelope.Effect
+		fn     GoFunc
+		want   envelope.Code
+	}{
+		{"panics", envelope.Write, func(context.Context, *Call) (json.RawMessage, error) { panic("s3cr3t") }, envelope.CodeInternalError},
+		{"ignores its context", envelope.Write, func(context.Context, *Call) (json.RawMessage, error) { <-block; return nil, nil }, envelope.CodeOutcomeUnknown},
+		{"ignores its context", envelope.Read, func(context.Context, *Call) (json.RawMessage, error) { <-block; return nil, nil }, envelope.CodeUpstreamTimeout},
+		{"returns no JSON", envelope.Write, func(context.Context, *Call) (json.RawMessage, error) { return json.RawMessage(`{`), nil }, envelope.CodeOutcomeUnknown},
+		{"returns too much", envelope.Read, func(context.Context, *Call) (json.RawMessage, error) {
+			return json.RawMessage(`"` + strings.Repeat("x", ResultBytesDefault) + `"`), nil
+		}, envelope.CodeResultTooLarge},
+	} {
+		tool, err := Func("x", c.effect, c.fn, WithSpec(func(s *Spec) { s.Timeout = 50 * time.Millisecond }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tool.Caller.Call(t.Context(), testCall()); got.OK || got.Row.Code != c.want {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+	if _, err := Func("x", envelope.Read, nil); err == nil {
+		t.Error("a tool without a function")
+	}
+}
+
+func TestLastOfGoTool(t *testing.T) {
+	called := false
+	tool, err := Func("x", envelope.Write, func(context.Context, *Call) (json.RawMessage, error) { called = true; return nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := testCall()
+	c.Last = func() error { return errors.New("gone") }
+	if got := tool.Caller.Call(t.Context(), c); !got.NotSent || called {
+		t.Errorf("called %v: %+v", called, got)
+	}
+}
+
+func TestRegistry(t *testing.T) {
+	tool, err := Func("x", envelope.Read, func(context.Context, *Call) (json.RawMessage, error) { return nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := NewRegistry(tool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := r.Tool("x"); !ok || got.Name != "x" {
+		t.Errorf("got %v", got)
+	}
+	if _, ok := r.Get("y"); ok {
+		t.Error("a tool that is not there")
+	}
+	if _, err := NewRegistry(tool, tool); err == nil {
+		t.Error("two tools of one name")
+	}
+}
