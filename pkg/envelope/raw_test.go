@@ -13,7 +13,7 @@ import (
 
 func TestPointer(t *testing.T) {
 	// The document and the first rows are RFC 6901 section 5.
-	const doc = ` {"foo":["bar","baz"],"":0,"a/b":1,"c%d":2,"e^f":3,"g|h":4,"i\\j":5,"k\"l":6," ":7,"m~n":8,"/":9,"~1":10,
+	const doc = ` {"foo":["bar","baz"],"":0,"a/b":1,"c%d":2,"e^f":3,"g|h":4,"i\\j":5,"k\"l":6," ":7,"m~n":8,"/":9,"~1":10,"e":{"":{"x":11}},"list":[0,1,2,3,4,5,6,7,8,9,10],
 		"big":123456789012345678901234567890.10,"\u00e9":{"x":[[1],{"y":1e400}]},"n":null,"$":"s"}`
 	tests := []struct{ ptr, want string }{
 		{"/foo", `["bar","baz"]`},
@@ -30,6 +30,9 @@ func TestPointer(t *testing.T) {
 		{"/m~0n", `8`},
 		{"/~1", `9`},
 		{"/~01", `10`},
+		{"/e//x", `11`},
+		{"/list/9", `9`},
+		{"/list/10", `10`},
 		{"/big", `123456789012345678901234567890.10`},
 		{"/é/x/0/0", `1`},
 		{"/é/x/1/y", `1e400`},
@@ -44,7 +47,7 @@ func TestPointer(t *testing.T) {
 		t.Errorf("the whole document: %q, %v", got, ok)
 	}
 	for _, ptr := range []string{
-		"foo", "#/foo", "/foo/2", "/foo/-", "/foo/00", "/foo/01", "/foo/+1", "/foo/1.0", "/foo/", "/foo/99999999999999999999",
+		"foo", "#/foo", "/foo/2", "/foo/-", "/foo/00", "/foo/01", "/foo/+1", "/foo/1.0", "/foo/", "/foo/99999999999999999999", "/foo/a", "/foo/:", "/list/1:", "/list/0x1",
 		"/nope", "/big/0", "/n/x", "/m~n", "/m~", "/~2", "/a/b", "/FOO", "/$/0",
 	} {
 		if got, ok := Pointer(json.RawMessage(doc), ptr); ok || got != nil {
@@ -96,6 +99,7 @@ func TestCanonical(t *testing.T) {
 		{"a prefix comes first", `{"aa":1,"a":2,"":3}`, `{"":3,"a":2,"aa":1}`},
 		{"only what must be escaped is", `"\u003c\/\u00e9\ud83d\ude00\u007f\u2028"`, "\"</é😀\x7f\u2028\""},
 		{"short forms, else lower case", `"\u0022\u005c\u0008\u0009\u000A\u000c\u000d\u0000\u001F"`, `"\"\\\b\t\n\f\r\u0000\u001f"`},
+		{"a space is kept", `{"a b": " c\u0020"}`, `{"a b":" c "}`},
 		{"scalar", " null\n", `null`},
 		{"empty containers", `{ "a" : { } , "b" : [ ] }`, `{"a":{},"b":[]}`},
 		{"not JSON", `{"a":1,"a":2}`, ""},

@@ -38,6 +38,7 @@ var refused = []struct {
 	{"duplicate in the inner object", `[{"a":{"b":1,"b":1}}]`, Bounds{}, FaultDuplicateKey, 13},
 	{"duplicate in a large object", manyKeys(100, "k7"), Bounds{}, FaultDuplicateKey, len(manyKeys(100, "k7")) - 7},
 	{"duplicate of the first key of a large object", "{" + manyKeys(20, "k0")[1:], Bounds{}, FaultDuplicateKey, len(manyKeys(20, "k0")) - 7},
+	{"the first of several duplicates", `{"z":1,"a":1,` + manyKeys(20, "z")[1:len(manyKeys(20, "z"))-1] + `,"a":2}`, Bounds{}, FaultDuplicateKey, len(manyKeys(20, "z")) + 6},
 	{"trailing value", `{} {}`, Bounds{}, FaultTrailing, 3},
 	{"trailing comma behind", `1,`, Bounds{}, FaultTrailing, 1},
 	{"trailing NUL", "1 \x00", Bounds{}, FaultTrailing, 2},
