@@ -23,6 +23,10 @@ const (
 	bytesMax = 1 << 20
 	// depthMax bounds the nesting of mappings and lists, as args are bounded (contract §12).
 	depthMax = 64
+	tooDeep  = "nested deeper than 64 levels: make it flatter"
+	// entriesMax bounds the keys and list items of a YAML file: about a thousand tools. Ten times as many in one mapping
+	// would keep the YAML parser busy for minutes.
+	entriesMax = 20_000
 	// errorsMax is how many errors are printed; the rest is counted.
 	errorsMax = 20
 	// secretBytesMin is the length from which a value of the environment is redacted (contract §4).

@@ -103,10 +103,11 @@ func (o *object) get(key string) *pair {
 	return p
 }
 
+// has reports whether the file gives the key, or something that was probably meant to be it.
 func (o *object) has(key string) bool { return o.n.pair(key) != nil || o.misspelt[key] }
 
 func (o *object) require(key, remedy string) {
-	if !o.has(key) {
+	if !o.has(key) && !o.n.partial {
 		o.d.failAt(o.at, "%s needs %s: %s", o.path, key, remedy)
 	}
 }
@@ -215,11 +216,13 @@ func (o *object) number(key string, otherwise, least, most float64) float64 {
 	}
 	v, err := strconv.ParseFloat(n.text, 64)
 	if err != nil || v < least || v > most {
-		o.d.fail(n, "%s must be between %g and %g, not %s", path, least, most, printable(n.text))
+		o.d.fail(n, "%s must be between %s and %s, not %s", path, decimal(least), decimal(most), printable(n.text))
 		return otherwise
 	}
 	return v
 }
+
+func decimal(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
 // duration reads a Go duration string. 0s is allowed where least is 0.
 func (o *object) duration(key string, otherwise, least, most time.Duration) time.Duration {
@@ -327,9 +330,11 @@ func (o *object) textMap(key, of string, each func(p *pair, path, s string)) map
 
 // nearest is the key that was probably meant, or "".
 func nearest(key string, keys []string) string {
+	// A duration has no unit in its name here, as it has in JSON.
+	key = strings.TrimSuffix(strings.ToLower(strings.ReplaceAll(key, "-", "_")), "_seconds")
 	best, at := "", max(len(key)/3, 1)
 	for _, k := range keys {
-		if dist := distance(strings.ToLower(strings.ReplaceAll(key, "-", "_")), k, at); dist <= at {
+		if dist := distance(key, k, at); dist <= at {
 			if dist < at || best == "" {
 				best, at = k, dist
 			}

@@ -14,7 +14,11 @@ func (d *decoder) readJSON(text string) *node {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.UseNumber()
 	r := &jsonReader{d: d, text: text, dec: dec, place: place{1, 1}}
-	return r.value(0)
+	root := r.value(0)
+	if r.deep {
+		return nil
+	}
+	return root
 }
 
 // jsonError complains about a file that is named .json and is no JSON object.
@@ -46,7 +50,8 @@ type jsonReader struct {
 	d      *decoder
 	text   string
 	dec    *json.Decoder
-	offset int // of place
+	deep   bool // something was nested too deep, and reported
+	offset int  // of place
 	place
 }
 
@@ -71,8 +76,9 @@ func (r *jsonReader) value(depth int) *node {
 	t, at := r.next()
 	out := &node{place: at}
 	// encoding/json itself stops at 10,000 levels, so this recursion is bounded; only the first level too deep is reported.
-	if depth == depthMax+1 {
-		r.d.failAt(at, "nested deeper than %d levels: make it flatter", depthMax)
+	if depth > depthMax && !r.deep {
+		r.deep = true
+		r.d.failAt(at, "%s", tooDeep)
 	}
 	switch v := t.(type) {
 	case json.Delim:

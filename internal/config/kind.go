@@ -18,7 +18,7 @@ func (d *decoder) kind(o *object, f *File, reads bool) connector.KindSpec {
 			given = append(given, p)
 		}
 	}
-	if len(given) == 0 && !slices.ContainsFunc(kinds, o.has) {
+	if len(given) == 0 && !o.n.partial && !slices.ContainsFunc(kinds, o.has) {
 		d.failAt(o.at, "%s needs a connector: give one of http, nats, mcp and command", o.path)
 	}
 	if len(given) > 1 {
@@ -81,7 +81,9 @@ func (d *decoder) http(p *pair, path string, reads bool) *connector.HTTPSpec {
 
 var (
 	placeholder = regexp.MustCompile(`\{([^{}]*)\}`)
-	headerName  = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+	// A placeholder's name: what httptool fills in.
+	placeholderName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`)
+	headerName      = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 )
 
 // httpURL checks a URL with {name} placeholders and reports whether it may use TLS.
@@ -91,9 +93,13 @@ func (d *decoder) httpURL(o *object, h *connector.HTTPSpec) bool {
 		return true
 	}
 	n, path := p.value, o.sub("url")
+	if slices.ContainsFunc(n.substituted, func(s string) bool { return strings.ContainsAny(s, "{}") }) {
+		d.fail(n, "%s: the value of an environment variable in it holds { or }, which would be a placeholder: percent-encode it there", path)
+		return true
+	}
 	for _, m := range placeholder.FindAllStringSubmatch(h.URL, -1) {
-		if m[1] == "" {
-			d.fail(n, "%s has an empty placeholder {}: name an argument, operation_ref or idempotency_key", path)
+		if !placeholderName.MatchString(m[1]) {
+			d.fail(n, "%s has a placeholder that is no name: write {name} with an argument's name, operation_ref or idempotency_key", path)
 			return true
 		}
 	}

@@ -164,7 +164,7 @@ func (d *decoder) checkRule(o *object, r connector.Rule, effect envelope.Effect)
 		case !envelope.ValidCode(r.Code):
 			d.fail(p.value, "%s.code must be capitals, digits and _, 3 to 64 of them, the first a capital, not %s", o.path, quote(p.value.text))
 		case !envelope.Known(r.Code) && r.Category == "" && r.CommitState != envelope.Committed && !o.has("category"):
-			d.warn(p.place, "%s: %s is your own code and has no category: dependency is assumed, which is tried again", o.path, r.Code)
+			d.failAt(o.at, "%s needs category: %s is a code of your own, and the category says what follows from it", o.path, r.Code)
 		case envelope.Known(r.Code) && r.Category != "" && r.Category != envelope.RowFor(r.Code, effect).Category:
 			d.fail(o.n.pair("category").value, "%s.category: the category of %s is %s: remove category or use a code of your own",
 				o.path, r.Code, envelope.RowFor(r.Code, effect).Category)

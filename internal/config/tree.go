@@ -58,9 +58,11 @@ type node struct {
 	// what a message about this value must not show, and that columns inside it mean nothing.
 	substituted []string
 
-	pairs []pair
-	index map[string]int // of pairs, by key
-	items []*node
+	// partial is set if a key of the mapping was refused: which one was meant, and so what is missing, is not known.
+	partial bool
+	pairs   []pair
+	index   map[string]int // of pairs, by key
+	items   []*node
 }
 
 // pair is one entry of a mapping.

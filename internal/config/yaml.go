@@ -35,7 +35,8 @@ func (doc *document) sourceAt(line, col int) string {
 
 // yamlReader turns the parser's tree into nodes, refusing what this file has no use for.
 type yamlReader struct {
-	d *decoder
+	d    *decoder
+	deep bool // something was nested too deep, and reported
 }
 
 // readYAML returns the root, or nil with an error recorded.
@@ -72,7 +73,11 @@ func (d *decoder) readYAML(text string) *node {
 		return nil
 	}
 	y := &yamlReader{d: d}
-	return y.value(body, 0)
+	root := y.value(body, 0)
+	if y.deep {
+		return nil
+	}
+	return root
 }
 
 // tabbed refuses tabs but in comments and at the end of lines. YAML allows more, and the parser then drops them from
@@ -108,8 +113,8 @@ func (d *decoder) parseYAML(text string) (file *ast.File, ok bool) {
 		}
 	}()
 	tokens := lexer.Tokenize(text)
-	if at, deep := tooDeep(tokens); deep {
-		d.failAt(at, "nested deeper than %d levels: make it flatter", depthMax)
+	if at, problem := tooMuch(tokens); problem != "" {
+		d.failAt(at, "%s", problem)
 		return nil, false
 	}
 	// Duplicate keys are looked for in the tree, so that all of them are reported.
@@ -121,9 +126,10 @@ func (d *decoder) parseYAML(text string) (file *ast.File, ok bool) {
 	return file, true
 }
 
-// tooDeep guards the parser, which recurses: brackets that are open, and marks on one line that each open a level.
-func tooDeep(tokens token.Tokens) (place, bool) {
-	open, line, marks := 0, 0, 0
+// tooMuch guards the parser, which recurses (brackets that are open, and marks on one line that each open a level), and
+// whose time grows with the square of the entries.
+func tooMuch(tokens token.Tokens) (place, string) {
+	open, line, marks, entries := 0, 0, 0, 0
 	for _, t := range tokens {
 		if t.Position == nil {
 			continue
@@ -136,25 +142,33 @@ func tooDeep(tokens token.Tokens) (place, bool) {
 			open++
 		case token.MappingEndType, token.SequenceEndType:
 			open = max(open-1, 0)
-		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType, token.AliasType:
+		case token.MappingValueType, token.CollectEntryType:
+			entries++
+		case token.SequenceEntryType:
+			entries++
+			marks++
+		case token.MappingKeyType, token.AnchorType, token.TagType, token.AliasType:
 			marks++
 		}
 		if open > depthMax || marks > depthMax {
-			return pos(t), true
+			return pos(t), tooDeep
+		}
+		if entries > entriesMax {
+			return pos(t), fmt.Sprintf("more than %d keys and list items up to here: split the tools over several fleets, or write the file as JSON", entriesMax)
 		}
 	}
-	return place{}, false
+	return place{}, ""
 }
 
 func (d *decoder) syntaxError(err error) {
-	at, message := place{1, 1}, "cannot be read as YAML"
+	at, message := place{1, 1}, "cannot be read"
 	if e, ok := errors.AsType[yaml.Error](err); ok {
 		if t := e.GetToken(); t != nil {
 			at = pos(t)
 		}
 		message = e.GetMessage()
 	}
-	d.failAt(at, "not valid YAML: %s", printable(message))
+	d.failAt(at, "not valid YAML: %s: check quotes, brackets and indentation here", printable(message))
 }
 
 func pos(t *token.Token) place {
@@ -173,8 +187,10 @@ func (y *yamlReader) value(n ast.Node, depth int) *node {
 	at := pos(n.GetToken())
 	out := &node{place: at}
 	if depth > depthMax {
-		y.d.failAt(at, "nested deeper than %d levels: make it flatter", depthMax)
-		out.broken = true
+		if !y.deep {
+			y.d.failAt(at, "%s", tooDeep)
+		}
+		y.deep, out.broken = true, true
 		return out
 	}
 	switch v := n.(type) {
@@ -232,6 +248,7 @@ func (y *yamlReader) mapping(out *node, values []*ast.MappingValueNode, flow boo
 			out.place = at
 		}
 		if !ok {
+			out.partial = true
 			continue
 		}
 		y.d.add(out, pair{key: key, place: at, value: y.value(v.Value, depth+1)})
