@@ -126,6 +126,8 @@ type Status struct {
 	Letters, LettersMax int64     // the same of AGENTRUN_DEADLETTERS
 	Jobs, JobsMax       int64     // the same of AGENTRUN_JOBS
 	Created             time.Time // of AGENTRUN_RUNS
+
+	replicated bool
 }
 
 // Status returns the latest that is known, without asking anybody.
@@ -199,9 +201,10 @@ func (c *Conn) observe(ctx context.Context) error {
 	c.single.Store(runs.Config.Replicas == 1 && runs.Config.AllowDirect && letters.Config.AllowDirect)
 	before := c.status.Created
 	c.status.Created = runs.Created
-	c.status.Runs, c.status.RunsMax = runs.State.Messages, c.config.MaxRuns
-	c.status.Letters, c.status.LettersMax = letters.State.Messages, c.config.MaxLetters
+	c.status.Runs, c.status.RunsMax = runs.State.Messages, ourLimit(runs.Config.MaxMsgs, runs.Config.Replicas)
+	c.status.Letters, c.status.LettersMax = letters.State.Messages, ourLimit(letters.Config.MaxMsgs, letters.Config.Replicas)
 	c.status.Jobs, c.status.JobsMax = jobs.State.Messages, jobs.Config.MaxMsgs
+	c.status.replicated = runs.Config.Replicas > 1
 	c.status.Observed = time.Now()
 	watchers := c.replaced
 	c.mu.Unlock()
@@ -214,7 +217,7 @@ func (c *Conn) observe(ctx context.Context) error {
 	return nil
 }
 
-// admit refuses a new message in a replicated stream of registers that has reached its limit (see Config.limit). What
+// admit refuses a new message in a replicated stream of registers that has reached its limit (see serverLimit). What
 // others have added since the last look is not counted: the server's own limit bounds that.
 func (c *Conn) admit(ctx context.Context, stream string) error {
 	for fresh := false; ; fresh = true {
@@ -223,7 +226,7 @@ func (c *Conn) admit(ctx context.Context, stream string) error {
 		if stream == LettersStream {
 			count, limit = &c.status.Letters, c.status.LettersMax
 		}
-		room := c.config.Replicas <= 1 || *count < limit
+		room := !c.status.replicated || *count < limit
 		if room {
 			*count++ // exact again at the next look
 		}

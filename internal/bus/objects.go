@@ -43,10 +43,10 @@ func (c *Conn) objects(ctx context.Context) (jetstream.ObjectStore, error) {
 		return bucket, err
 	}
 	c.mu.Lock()
-	cfg := c.config.withDefaults()
+	cfg := c.config
 	c.mu.Unlock()
 	return c.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
-		Bucket: ObjectsBucket, Description: "results above 256 KiB", TTL: cfg.RunRetention,
-		Storage: jetstream.FileStorage, Replicas: cfg.Replicas,
+		Bucket: ObjectsBucket, Description: "results above 256 KiB", TTL: choose(cfg.RunRetention, 0, retentionDefault),
+		Storage: jetstream.FileStorage, Replicas: choose(cfg.Replicas, 0, replicasDefault),
 	})
 }

@@ -220,6 +220,9 @@ func (p *Puller) ask(now time.Time) time.Duration {
 	}
 	pulls := p.divide(idle, available, now)
 	p.mu.Unlock()
+	if len(pulls) > 0 {
+		wait = min(wait, parkAfter)
+	}
 	for _, r := range pulls {
 		body := fmt.Appendf(nil, `{"batch":%d,"expires":%d}`, r.batch, pullExpiry.Nanoseconds())
 		msg := nats.Msg{Subject: r.source.subject, Reply: r.reply, Data: body}

@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// alertsAge is how long an alert can be read.
-	alertsAge = 7 * 24 * time.Hour
+	// alertsAge is how long an alert can be read, alertsWindow how long its id is remembered.
+	alertsAge    = 7 * 24 * time.Hour
+	alertsWindow = 2 * time.Minute
 	// windowMin is the server's minimum for its message-id window, which all tenants share: nothing relies on it.
 	windowMin = 100 * time.Millisecond
 	// maxAckPending and maxWaiting are far above what a fleet has in its hands at one time.
@@ -27,7 +28,8 @@ const (
 	codeReplicasUnsupported = 10074
 )
 
-// Config is what the streams are made or checked by.
+// Config is what the streams are made or checked by. A zero value stands for the default when a stream is made, and
+// leaves one that exists as it is: of several processes only those that were told a size change it.
 type Config struct {
 	Replicas     int           // default 1
 	RunRetention time.Duration // how long outcomes and large results stay; default 7 days
@@ -38,27 +40,14 @@ type Config struct {
 	AckWait      time.Duration // of the queues' consumers: twice the lease; default 60s
 }
 
-func (c Config) withDefaults() Config {
-	if c.Replicas == 0 {
-		c.Replicas = 1
-	}
-	if c.RunRetention == 0 {
-		c.RunRetention = 7 * 24 * time.Hour
-	}
-	if c.MaxRuns == 0 {
-		c.MaxRuns = 4_000_000
-	}
-	if c.MaxJobs == 0 {
-		c.MaxJobs = 1_000_000
-	}
-	if c.MaxLetters == 0 {
-		c.MaxLetters = 1_000_000
-	}
-	if c.AckWait == 0 {
-		c.AckWait = time.Minute
-	}
-	return c
-}
+const (
+	replicasDefault   = 1
+	retentionDefault  = 7 * 24 * time.Hour
+	maxRunsDefault    = 4_000_000
+	maxJobsDefault    = 1_000_000
+	maxLettersDefault = 1_000_000
+	ackWaitDefault    = time.Minute
+)
 
 // Difference is a stream that exists and differs in what matters: it was not made for this, and is not touched.
 type Difference struct {
@@ -69,44 +58,72 @@ func (d *Difference) Error() string {
 	return fmt.Sprintf("stream %s differs: %s is %s, must be %s", d.Stream, d.Field, d.Have, d.Want)
 }
 
-// streams are the six streams of contract §2. RUNS and DEADLETTERS are limited by messages and never by bytes: a
-// growing update would be refused. JOBS allows no rollup, no schedules and no TTL headers, because publishers reach it.
-func (c Config) streams() []jetstream.StreamConfig {
-	base := func(name, prefix string) jetstream.StreamConfig {
-		return jetstream.StreamConfig{
-			Name: name, Subjects: []string{prefix + ">"}, Storage: jetstream.FileStorage, Replicas: c.Replicas,
-			MaxMsgs: -1, MaxBytes: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, MaxConsumers: -1,
-			Duplicates: windowMin, AllowDirect: c.Replicas == 1,
-		}
+// streamNames in the order in which they are made: publishers reach the queue last.
+var streamNames = []string{RunsStream, LettersStream, ResultsStream, AlertsStream, WakesStream, JobsStream}
+
+// stream is what the stream of that name must be; have is what it is, nil if it is not there. RUNS and DEADLETTERS are
+// limited by messages and never by bytes: a growing update would be refused. JOBS allows no rollup, no schedules and no
+// TTL headers, because publishers reach it.
+func (c Config) stream(name string, have *jetstream.StreamConfig) jetstream.StreamConfig {
+	if have == nil {
+		have = &jetstream.StreamConfig{}
 	}
-	jobs := base(JobsStream, jobsPrefix)
-	jobs.Retention, jobs.Discard, jobs.MaxMsgs = jetstream.WorkQueuePolicy, jetstream.DiscardNew, c.MaxJobs
-
-	wakes := base(WakesStream, wakesPrefix)
-	wakes.Retention, wakes.Discard = jetstream.WorkQueuePolicy, jetstream.DiscardNew
-	wakes.MaxMsgsPerSubject, wakes.DiscardNewPerSubject = 1, true
-
-	runs := base(RunsStream, runsPrefix)
-	runs.Discard, runs.MaxMsgs, runs.MaxMsgsPerSubject, runs.AllowMsgTTL = jetstream.DiscardNew, c.limit(c.MaxRuns), 1, true
-
-	letters := base(LettersStream, lettersPrefix)
-	letters.Discard, letters.MaxMsgs, letters.MaxMsgsPerSubject = jetstream.DiscardNew, c.limit(c.MaxLetters), 1
-
-	results := base(ResultsStream, resultsPrefix)
-	results.MaxAge = c.RunRetention
-
-	alerts := base(AlertsStream, alertsPrefix)
-	alerts.MaxAge, alerts.Duplicates = alertsAge, 2*time.Minute
-
-	return []jetstream.StreamConfig{runs, letters, results, alerts, wakes, jobs}
+	replicas := choose(c.Replicas, have.Replicas, replicasDefault)
+	s := jetstream.StreamConfig{
+		Name: name, Storage: jetstream.FileStorage, Replicas: replicas,
+		MaxMsgs: -1, MaxBytes: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, MaxConsumers: -1,
+		Duplicates: windowMin, AllowDirect: replicas == 1,
+	}
+	switch name {
+	case RunsStream:
+		s.Subjects, s.Discard, s.MaxMsgsPerSubject, s.AllowMsgTTL = []string{runsPrefix + ">"}, jetstream.DiscardNew, 1, true
+		s.MaxMsgs = choose(serverLimit(c.MaxRuns, replicas), have.MaxMsgs, serverLimit(maxRunsDefault, replicas))
+	case LettersStream:
+		s.Subjects, s.Discard, s.MaxMsgsPerSubject = []string{lettersPrefix + ">"}, jetstream.DiscardNew, 1
+		s.MaxMsgs = choose(serverLimit(c.MaxLetters, replicas), have.MaxMsgs, serverLimit(maxLettersDefault, replicas))
+	case ResultsStream:
+		s.Subjects = []string{resultsPrefix + ">"}
+		s.MaxAge = choose(c.RunRetention, have.MaxAge, retentionDefault)
+	case AlertsStream:
+		s.Subjects, s.MaxAge, s.Duplicates = []string{alertsPrefix + ">"}, alertsAge, alertsWindow
+	case WakesStream:
+		s.Subjects, s.Retention, s.Discard = []string{wakesPrefix + ">"}, jetstream.WorkQueuePolicy, jetstream.DiscardNew
+		s.MaxMsgsPerSubject, s.DiscardNewPerSubject = 1, true
+	case JobsStream:
+		s.Subjects, s.Retention, s.Discard = []string{jobsPrefix + ">"}, jetstream.WorkQueuePolicy, jetstream.DiscardNew
+		s.MaxMsgs = choose(c.MaxJobs, have.MaxMsgs, maxJobsDefault)
+		s.MaxBytes = choose(0, have.MaxBytes, -1) // no flag: the operator's
+	}
+	return s
 }
 
-// limit is the server's limit for a stream of registers. A single server lets an update through when the stream is full;
-// a replicated stream counts it as one more and refuses it, so there the server's limit is above ours and admit keeps
-// to ours.
-func (c Config) limit(n int64) int64 {
-	if c.Replicas > 1 {
-		return n + n/10 + 1024
+// choose returns the first that is set: what was asked for, what is there, the default.
+func choose[T int | int64 | time.Duration](asked, have, otherwise T) T {
+	switch {
+	case asked > 0:
+		return asked
+	case have > 0:
+		return have
+	}
+	return otherwise
+}
+
+// headroom is what the server's limit of a replicated stream of registers is above ours. A single server lets an update
+// through when the stream is full; a replicated stream counts it as one more and refuses it. There Conn.admit keeps to
+// our limit.
+const headroom = 1024
+
+func serverLimit(n int64, replicas int) int64 {
+	if n > 0 && replicas > 1 {
+		return n + n/10 + headroom
+	}
+	return n
+}
+
+// ourLimit is the inverse of serverLimit.
+func ourLimit(n int64, replicas int) int64 {
+	if n > headroom && replicas > 1 {
+		return ((n-headroom)*10 + 10) / 11
 	}
 	return n
 }
@@ -115,13 +132,12 @@ func (c Config) limit(n int64) int64 {
 // ages and limits are updated. From then on the connection keeps them there: one that disappears is made again. It
 // needs a connection and waits for one until ctx ends, and returns with the clock read.
 func (c *Conn) Setup(ctx context.Context, cfg Config) error {
-	cfg = cfg.withDefaults()
 	for {
 		if err := c.WaitConnected(ctx); err != nil {
 			return err
 		}
 		tryCtx, cancel := c.attempt(ctx)
-		err := c.ensure(tryCtx, cfg)
+		err := c.ensure(tryCtx, cfg, true)
 		cancel()
 		if err == nil {
 			break
@@ -172,58 +188,61 @@ func (c *Conn) Ensure(ctx context.Context) error {
 	if !ready {
 		return nil
 	}
-	if err := c.ensure(ctx, cfg); err != nil {
+	if err := c.ensure(ctx, cfg, false); err != nil {
 		return fmt.Errorf("bus: ensure: %w", err)
 	}
 	return nil
 }
 
-func (c *Conn) ensure(ctx context.Context, cfg Config) error {
-	for _, want := range cfg.streams() {
-		if err := c.ensureStream(ctx, want); err != nil {
+// ensure makes what is missing. Only Setup also updates sizes: processes with different flags would go on undoing each
+// other's.
+func (c *Conn) ensure(ctx context.Context, cfg Config, update bool) error {
+	for _, name := range streamNames {
+		if err := c.ensureStream(ctx, name, cfg, update); err != nil {
 			return err
 		}
 	}
 	for _, queue := range cfg.Queues {
-		if err := c.ensureConsumer(ctx, JobsStream, queueFilter(jobsPrefix, queue), queue, cfg); err != nil {
+		if err := c.ensureConsumer(ctx, JobsStream, queueFilter(jobsPrefix, queue), queue, cfg, update); err != nil {
 			return err
 		}
-		if err := c.ensureConsumer(ctx, WakesStream, queueFilter(wakesPrefix, queue), queue, cfg); err != nil {
+		if err := c.ensureConsumer(ctx, WakesStream, queueFilter(wakesPrefix, queue), queue, cfg, update); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) error {
-	stream, err := c.js.Stream(ctx, want.Name)
+func (c *Conn) ensureStream(ctx context.Context, name string, cfg Config, update bool) error {
+	stream, err := c.js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		// Several processes start at once: the same config made by another is a success here too.
-		if _, err = c.js.CreateStream(ctx, want); err == nil {
-			c.log.Info("stream made", "stream", want.Name)
+		if _, err = c.js.CreateStream(ctx, cfg.stream(name, nil)); err == nil {
+			c.log.Info("stream made", "stream", name)
 			c.signal(&c.made)
 			return nil
 		}
 		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			return fmt.Errorf("make stream %s: %w", want.Name, err)
+			return fmt.Errorf("make stream %s: %w", name, err)
 		}
-		stream, err = c.js.Stream(ctx, want.Name)
+		stream, err = c.js.Stream(ctx, name)
 	}
 	if err != nil {
-		return fmt.Errorf("stream %s: %w", want.Name, err)
+		return fmt.Errorf("stream %s: %w", name, err)
 	}
 	have := stream.CachedInfo().Config
+	want := cfg.stream(name, &have)
 	if err := compare(have, want); err != nil {
 		return err
 	}
 	next, changed := merge(have, want)
-	if !changed {
+	if !changed || !update {
 		return nil
 	}
 	if _, err := c.js.UpdateStream(ctx, next); err != nil {
-		return fmt.Errorf("update stream %s: %w", want.Name, err)
+		return fmt.Errorf("update stream %s: %w", name, err)
 	}
-	c.log.Info("stream updated", "stream", want.Name)
+	c.log.Info("stream updated", "stream", name)
 	return nil
 }
 
@@ -256,37 +275,37 @@ func compare(have, want jetstream.StreamConfig) error {
 	return nil
 }
 
-// merge returns have with the limits, ages and switches of want. What has no flag (a byte limit on jobs, placement,
-// metadata) is the operator's and stays, except where it would break a promise.
+// merge returns have with the limits, ages and switches of want. What is not ours to say (placement, metadata) stays.
 func merge(have, want jetstream.StreamConfig) (next jetstream.StreamConfig, changed bool) {
 	next = have
-	next.MaxMsgs, next.MaxAge, next.Replicas, next.Duplicates = want.MaxMsgs, want.MaxAge, want.Replicas, want.Duplicates
+	next.MaxMsgs, next.MaxBytes, next.MaxAge, next.MaxMsgSize = want.MaxMsgs, want.MaxBytes, want.MaxAge, want.MaxMsgSize
+	next.Replicas, next.Duplicates, next.AllowDirect = want.Replicas, want.Duplicates, want.AllowDirect
 	next.Discard, next.DiscardNewPerSubject = want.Discard, want.DiscardNewPerSubject
-	next.MaxMsgsPerSubject, next.MaxMsgSize = want.MaxMsgsPerSubject, want.MaxMsgSize
+	next.MaxMsgsPerSubject = want.MaxMsgsPerSubject
 	next.AllowMsgTTL, next.AllowRollup, next.NoAck = want.AllowMsgTTL, want.AllowRollup, want.NoAck
-	next.AllowDirect = want.AllowDirect
-	if want.Name != JobsStream {
-		next.MaxBytes = want.MaxBytes
-	}
 	return next, !reflect.DeepEqual(next, have)
 }
 
-func (c *Conn) ensureConsumer(ctx context.Context, stream, filter, queue string, cfg Config) error {
+func (c *Conn) ensureConsumer(ctx context.Context, stream, filter, queue string, cfg Config, update bool) error {
 	name := ConsumerName(queue)
 	want := jetstream.ConsumerConfig{
 		Durable: name, Name: name, FilterSubject: filter,
-		AckPolicy: jetstream.AckExplicitPolicy, AckWait: cfg.AckWait,
+		AckPolicy: jetstream.AckExplicitPolicy, AckWait: choose(cfg.AckWait, 0, ackWaitDefault),
 		MaxDeliver: -1, MaxAckPending: maxAckPending, MaxWaiting: maxWaiting,
 	}
 	have, err := c.js.Consumer(ctx, stream, name)
-	if err == nil {
+	switch {
+	case err == nil && !update:
+		return nil
+	case err == nil:
 		got := have.CachedInfo().Config
+		want.AckWait = choose(cfg.AckWait, got.AckWait, ackWaitDefault)
 		if got.FilterSubject == filter && got.AckPolicy == want.AckPolicy && got.AckWait == want.AckWait &&
 			got.MaxDeliver == want.MaxDeliver && got.MaxAckPending == want.MaxAckPending {
 			return nil
 		}
 		want.MaxWaiting = got.MaxWaiting // cannot be updated
-	} else if !errors.Is(err, jetstream.ErrConsumerNotFound) {
+	case !errors.Is(err, jetstream.ErrConsumerNotFound):
 		return fmt.Errorf("consumer %s of %s: %w", name, stream, err)
 	}
 	if _, err := c.js.CreateOrUpdateConsumer(ctx, stream, want); err != nil {

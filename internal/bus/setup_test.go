@@ -84,6 +84,10 @@ func TestSetupUpdatesSizesAndRefusesAnotherMeaning(t *testing.T) {
 	if got := streamConfig(t, server, bus.ResultsStream).MaxAge; got != 2*time.Hour {
 		t.Errorf("age %s", got)
 	}
+	setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	if got := streamConfig(t, server, bus.RunsStream).MaxMsgs; got != 20 {
+		t.Errorf("max runs %d after a process that was told nothing", got)
+	}
 	for _, other := range []struct {
 		name   string
 		config jetstream.StreamConfig
