@@ -1,0 +1,139 @@
+package bus_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/bus/bustest"
+)
+
+func TestOneOfManyWritersWins(t *testing.T) {
+	onBoth(t, func(t *testing.T, c *bus.Conn) {
+		ctx := deadline(t)
+		for round := range 10 {
+			var won, lost atomic.Int64
+			var wg sync.WaitGroup
+			for w := range 32 {
+				wg.Go(func() {
+					_, err := c.Runs().Save(ctx, runID(round), fmt.Appendf(nil, "writer %d", w), bus.RecordHeader{State: "s"}, 0)
+					switch {
+					case err == nil:
+						won.Add(1)
+					case errors.Is(err, bus.ErrConflict):
+						lost.Add(1)
+					default:
+						t.Errorf("writer %d: %v", w, err)
+					}
+				})
+			}
+			wg.Wait()
+			if won.Load() != 1 || lost.Load() != 31 {
+				t.Fatalf("%d won, %d lost", won.Load(), lost.Load())
+			}
+		}
+	})
+}
+
+// Appenders of the same outcomes (a redelivery and the reconciler, say) leave each once and in order.
+func TestManyAppendersOfTheSameOutcomes(t *testing.T) {
+	onBoth(t, func(t *testing.T, c *bus.Conn) {
+		ctx := deadline(t)
+		const outcomes, appenders = 8, 6
+		var wg sync.WaitGroup
+		for range appenders {
+			wg.Go(func() {
+				for n := 1; n <= outcomes; n++ {
+					out := bus.Outgoing{ID: runID(1), Scope: bus.ScopeStep, N: n, First: 5, Data: fmt.Appendf(nil, "%d", n)}
+					if _, err := c.Results().Append(ctx, []bus.Outgoing{out}); err != nil {
+						t.Errorf("outcome %d: %v", n, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		facts, err := c.Results().Last(ctx, runID(1), bus.ScopeStep)
+		if err != nil || facts.N != outcomes || facts.Seq != outcomes {
+			t.Fatalf("last: %+v %v", facts, err)
+		}
+	})
+}
+
+func TestAppendWithLostAcknowledgements(t *testing.T) {
+	server := bustest.Start(t)
+	proxy := bustest.StartProxy(t, server)
+	c := setUp(t, proxy.URL, bus.Config{})
+	drop, lost := losing(3, bus.ResultsStream)
+	proxy.Drop(drop)
+	seqs, err := c.Results().Append(deadline(t), []bus.Outgoing{
+		{ID: runID(1), Scope: bus.ScopeStep, N: 1, First: 5, Data: []byte("a")},
+		{ID: runID(1), Scope: bus.ScopeStep, N: 2, First: 5, Data: []byte("b")},
+		{ID: runID(1), Scope: bus.ScopeRun, N: 1, First: 5, Data: []byte("end")},
+	})
+	if err != nil || seqs[0] != 1 || seqs[1] != 2 || seqs[2] != 3 {
+		t.Fatalf("%v %v", seqs, err)
+	}
+	receive(t, "the losses", lost)
+	if got := streamState(t, server, bus.ResultsStream).Msgs; got != 3 {
+		t.Fatalf("%d messages", got)
+	}
+}
+
+func TestWritesSurviveTheLossOfALeader(t *testing.T) {
+	cluster := bustest.StartCluster(t)
+	c := setUp(t, cluster.URL, bus.Config{Replicas: 3, Queues: []string{"default"}})
+	ctx := deadline(t)
+	const writers, writes = 8, 60
+	var wg sync.WaitGroup
+	halfway := make(chan struct{}, writers)
+	for w := range writers {
+		wg.Go(func() {
+			var seq, last uint64
+			for n := 1; n <= writes; n++ {
+				if n == writes/3 {
+					halfway <- struct{}{}
+				}
+				var err error
+				seq, err = c.Runs().Save(ctx, runID(w), fmt.Appendf(nil, "%d", n), bus.RecordHeader{State: "s"}, seq)
+				if err != nil {
+					t.Errorf("writer %d, write %d: %v", w, n, err)
+					return
+				}
+				seqs, err := c.Results().Append(ctx, []bus.Outgoing{{
+					ID: runID(w), Scope: bus.ScopeStep, N: n, First: 1, Last: last, PublishedBefore: n > 1, Data: []byte("x"),
+				}})
+				if err != nil {
+					t.Errorf("writer %d, outcome %d: %v", w, n, err)
+					return
+				}
+				last = seqs[0]
+			}
+		})
+	}
+	for range writers {
+		receive(t, "a third of the writes", halfway)
+	}
+	leader := leaderOf(t, cluster, bus.RunsStream)
+	leader.Stop()
+	wg.Wait()
+	leader.StartAgain()
+	for w := range writers {
+		if last, err := c.Results().Last(ctx, runID(w), bus.ScopeStep); err != nil || last.N != writes {
+			t.Fatalf("outcomes of %d: %+v %v", w, last, err)
+		}
+	}
+}
+
+func leaderOf(t testing.TB, cluster *bustest.Cluster, stream string) *bustest.Server {
+	t.Helper()
+	for _, s := range cluster.Servers {
+		if e := s.Embedded(); e != nil && e.JetStreamIsStreamLeader("$G", stream) {
+			return s
+		}
+	}
+	t.Fatalf("%s has no leader", stream)
+	return nil
+}
