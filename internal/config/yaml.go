@@ -168,6 +168,10 @@ func (d *decoder) syntaxError(err error) {
 		}
 		message = e.GetMessage()
 	}
+	if strings.Contains(d.doc.sourceAt(at.line, 1), "${") {
+		d.failAt(at, "not valid YAML: %s: a ${NAME} inside { } or [ ] needs quotes around it", printable(message))
+		return
+	}
 	d.failAt(at, "not valid YAML: %s: check quotes, brackets and indentation here", printable(message))
 }
 
