@@ -2,19 +2,22 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
+	"sync"
 
+	"github.com/agentrun/executor/internal/boottime"
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/observe"
+	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/connector/httptool"
+	"github.com/agentrun/executor/pkg/run"
 )
 
-// errNotWired stands where the worker and the reconciler are put in.
-var errNotWired = errors.New("this process has no loops yet")
-
 // Executor runs executor serve until ctx ends, then drains. It returns nil after a clean drain; any error means that the
-// process could not start or could not go on.
+// process could not start.
 func Executor(ctx context.Context, c ExecutorConfig) error {
 	http := httptool.New()
 	defer http.Close()
@@ -22,25 +25,103 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	if err != nil {
 		return err
 	}
-	p, err := begin(observe.Executor, &c.Process, box.Registry.Names())
+	p, err := newProcess(observe.Executor, &c.Process, box)
 	if err != nil {
 		return err
 	}
-	defer p.close()
-	for _, w := range warnings {
-		p.log.Warn("config", "place", w.Place.String(), "warning", w.Message)
+	p.warn(warnings)
+	// The journal comes before anything that two processes could share: a second one on it is refused at once.
+	j, err := journal.Open(JournalPath(c.Data), journal.Options{Retention: c.RunRetention, OnCommit: observeJournal(p.observer)})
+	if err != nil {
+		return err
 	}
+	defer p.end("the journal", j.Close)
+	if err := p.listen(c.HTTP); err != nil {
+		return err
+	}
+	defer p.close()
 	if c.EmbeddedNATS {
-		addr, err := EmbeddedAddr(c.NATS)
-		if err != nil {
-			return err
-		}
-		nats, err := StartEmbedded(addr, filepath.Join(c.Data, "nats"))
+		nats, err := embed(&c)
 		if err != nil {
 			return err
 		}
 		defer nats.Close()
-		p.log.Info("embedded NATS listens", "url", nats.URL())
+		c.NATS = nats.URL() // its real port, if --nats asked for a free one
+		p.log.Info("embedded NATS listens", "url", c.NATS)
 	}
-	return fmt.Errorf("executor: %w", errNotWired)
+	conn, err := connect(&c.Process, p, "executor")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.Setup(ctx, streams(&c.Process, c.Queues...)); err != nil {
+		return stopped(ctx, err)
+	}
+	w := worker.New(worker.Config{
+		ID: c.ID, Holder: j.Holder(), Lease: c.Lease, Concurrency: c.Concurrency, DrainTimeout: c.DrainTimeout,
+		PoisonAfter: box.File.Defaults.PoisonAfter, Defaults: func() run.Defaults { return box.defaults() },
+		Boot: boottime.Now, Random: rand.Float64,
+		Records: newRecords(conn, &c.Process, box), Journal: j, Tools: tools{box.Registry}, Hints: conn, Waker: conn,
+		Observe: p.observer, Ready: p.ready, Log: p.log,
+	})
+	return p.work(ctx, &c, conn, j, w)
+}
+
+// work settles the journal, pulls until ctx ends and drains.
+func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j *journal.Journal, w *worker.Worker) error {
+	if err := w.Settle(ctx); err != nil {
+		return stopped(ctx, fmt.Errorf("settling the journal: %w", err))
+	}
+	stopHints, err := conn.OnHint(j.Holder(), w.Hinted)
+	if err != nil {
+		return err
+	}
+	defer stopHints()
+	puller, err := conn.NewPuller(c.Queues, func(d bus.Delivery) { w.Deliver(delivery(d)) })
+	if err != nil {
+		return err
+	}
+	var beside sync.WaitGroup
+	beside.Go(func() { p.watchRoom(ctx, p.roomOf(conn, j), puller.Pause) })
+	beside.Go(func() { p.sweep(ctx, j) })
+	defer beside.Wait()
+	w.Start(puller)
+	p.started(&c.Process)
+	<-ctx.Done()
+	p.ready.Draining()
+	p.log.Info("draining", "runs", w.Busy(), "timeout", c.DrainTimeout)
+	w.Drain(context.WithoutCancel(ctx), puller)
+	p.log.Info("drained")
+	return nil
+}
+
+// embed starts the NATS server of --embedded-nats.
+func embed(c *ExecutorConfig) (*Embedded, error) {
+	addr, err := EmbeddedAddr(c.NATS)
+	if err != nil {
+		return nil, err
+	}
+	return StartEmbedded(addr, filepath.Join(c.Data, "nats"))
+}
+
+// stopped turns an error that only says that the process was asked to stop while it started into a clean end.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// defaults are what the config gives to jobs that do not say otherwise.
+func (b *Toolbox) defaults() run.Defaults {
+	d := b.File.Defaults
+	return run.Defaults{Owner: d.Owner, Workflow: d.Workflow, Actor: d.Actor, Budget: d.Budget, MaxBudget: d.MaxBudget}
+}
+
+// delivery says in the worker's words what the bus delivered.
+func delivery(d bus.Delivery) worker.Delivery {
+	return worker.Delivery{
+		Wake: d.Kind == bus.Wake, Queue: d.Queue, ID: d.ID, Valid: d.Valid, Subject: d.Subject, Data: d.Data,
+		Seq: d.Seq, Time: d.Time, Redelivered: d.Redelivered, Trace: d.Traceparent(), Acker: &d,
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/agentrun/executor/internal/config"
 	"github.com/agentrun/executor/internal/observe"
 )
 
@@ -21,9 +22,9 @@ type process struct {
 // httpGrace is how long requests in flight may take when the process ends.
 const httpGrace = 2 * time.Second
 
-// begin makes the process visible: from here on /healthz answers, and /readyz says "starting". Close it.
-func begin(role observe.Role, c *Process, tools []string) (*process, error) {
-	p := &process{log: c.Logger, observer: observe.New(role, tools...), ready: observe.NewReadiness()}
+// newProcess makes the log and the metrics. listen makes them visible.
+func newProcess(role observe.Role, c *Process, box *Toolbox) (*process, error) {
+	p := &process{log: c.Logger, observer: observe.New(role, box.Registry.Names()...), ready: observe.NewReadiness()}
 	if p.log == nil {
 		w := c.Log
 		if w == nil {
@@ -35,9 +36,27 @@ func begin(role observe.Role, c *Process, tools []string) (*process, error) {
 		}
 	}
 	p.log = p.log.With("id", c.ID)
-	var err error
-	p.http, err = observe.Listen(c.HTTP, observe.Handler(p.observer.Registry(), p.ready))
-	return p, err
+	return p, nil
+}
+
+// listen serves the HTTP endpoints: from here on /healthz answers, and /readyz says "starting". Close it.
+func (p *process) listen(addr string) (err error) {
+	p.http, err = observe.Listen(addr, observe.Handler(p.observer.Registry(), p.ready))
+	return err
+}
+
+// warn logs what is odd about the config.
+func (p *process) warn(warnings []config.Warning) {
+	for _, w := range warnings {
+		p.log.Warn("config", "place", w.Place.String(), "warning", w.Message)
+	}
+}
+
+// end closes a part of the process, and logs if that fails: there is nobody left to tell.
+func (p *process) end(what string, close func() error) {
+	if err := close(); err != nil {
+		p.log.Error("closing "+what, "error", err)
+	}
 }
 
 func (p *process) close() {

@@ -2,14 +2,17 @@ package app
 
 import (
 	"context"
-	"fmt"
+	"errors"
 
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/pkg/connector/httptool"
 )
 
+// errNoLoop stands where the reconciler's loop is put in.
+var errNoLoop = errors.New("the reconciler has no loop yet")
+
 // Reconciler runs reconciler serve until ctx ends. It returns nil after a clean stop; any error means that the process
-// could not start or could not go on.
+// could not start.
 func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	http := httptool.New()
 	defer http.Close()
@@ -17,13 +20,22 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	if err != nil {
 		return err
 	}
-	p, err := begin(observe.Reconciler, &c.Process, box.Registry.Names())
+	p, err := newProcess(observe.Reconciler, &c.Process, box)
 	if err != nil {
 		return err
 	}
-	defer p.close()
-	for _, w := range warnings {
-		p.log.Warn("config", "place", w.Place.String(), "warning", w.Message)
+	p.warn(warnings)
+	if err := p.listen(c.HTTP); err != nil {
+		return err
 	}
-	return fmt.Errorf("reconciler: %w", errNotWired)
+	defer p.close()
+	conn, err := connect(&c.Process, p, "reconciler")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.Setup(ctx, streams(&c.Process)); err != nil {
+		return stopped(ctx, err)
+	}
+	return errNoLoop
 }

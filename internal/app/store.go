@@ -1,0 +1,125 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// store gives the records their NATS: it only translates between two packages that do not know each other.
+type store struct{ conn *bus.Conn }
+
+var _ record.Store = store{}
+
+// headerLetterID is a letter's id beside its body.
+const headerLetterID = "Agentrun-Letter-Id"
+
+// said says in the records' words how a call of the bus ended. Errors that have no word there pass as they are.
+func said(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, bus.ErrNotFound):
+		return fmt.Errorf("%w: %w", record.ErrNotFound, err)
+	case errors.Is(err, bus.ErrConflict):
+		return fmt.Errorf("%w: %w", record.ErrConflict, err)
+	case errors.Is(err, bus.ErrStoreFull):
+		return fmt.Errorf("%w: %w", record.ErrFull, err)
+	}
+	return err
+}
+
+func (s store) Load(ctx context.Context, id run.ID) (record.Stored, error) {
+	r, err := s.conn.Runs().Load(ctx, id)
+	return record.Stored{Data: r.Data, Seq: r.Seq, Time: r.Time}, said(err)
+}
+
+func (s store) Save(ctx context.Context, id run.ID, data []byte, h record.Header, expect uint64) (uint64, error) {
+	seq, err := s.conn.Runs().Save(ctx, id, data, bus.RecordHeader{
+		State: h.State, Due: h.Due, Lease: h.Lease, Workflow: h.Workflow, Episode: h.Episode, Letter: h.Letter, TTL: h.TTL,
+	}, expect)
+	return seq, said(err)
+}
+
+func (s store) Append(ctx context.Context, out []record.Outgoing) ([]uint64, error) {
+	msgs := make([]bus.Outgoing, len(out))
+	for i, o := range out {
+		scope := bus.ScopeStep
+		if o.Scope == envelope.RunScope {
+			scope = bus.ScopeRun
+		}
+		msgs[i] = bus.Outgoing{
+			ID: o.ID, Scope: scope, N: o.N, First: o.First, Last: o.Last, PublishedBefore: o.PublishedBefore,
+			Traceparent: o.Traceparent, Data: o.Data,
+		}
+	}
+	seqs, err := s.conn.Results().Append(ctx, msgs)
+	return seqs, said(err)
+}
+
+func (s store) ReadOutcome(ctx context.Context, seq uint64) ([]byte, error) {
+	data, err := s.conn.Results().Read(ctx, seq)
+	return data, said(err)
+}
+
+func (s store) PutLetter(ctx context.Context, id run.ID, owner string, data []byte, letterID string, expect uint64) (uint64, error) {
+	h := map[string][]string{headerLetterID: {letterID}}
+	seq, err := s.conn.Letters().Put(ctx, bus.LetterSubject(id.Tenant, owner, id.Run), data, h, expect)
+	return seq, said(err)
+}
+
+func (s store) GetLetter(ctx context.Context, id run.ID, owner string) (record.Stored, string, error) {
+	l, err := s.conn.Letters().Get(ctx, bus.LetterSubject(id.Tenant, owner, id.Run))
+	letterID := ""
+	if v := l.Headers[headerLetterID]; len(v) > 0 {
+		letterID = v[0]
+	}
+	return record.Stored{Data: l.Data, Seq: l.Seq, Time: l.Time}, letterID, said(err)
+}
+
+func (s store) DeleteLetter(ctx context.Context, seq uint64) error {
+	err := s.conn.Letters().Delete(ctx, seq)
+	if errors.Is(err, bus.ErrNotFound) {
+		return nil
+	}
+	return said(err)
+}
+
+// newRecords are the records of a process on this connection.
+func newRecords(conn *bus.Conn, c *Process, box *Toolbox) *record.Records {
+	secrets := make([][]byte, len(box.File.Secrets))
+	for i, s := range box.File.Secrets {
+		secrets[i] = []byte(s)
+	}
+	return &record.Records{Store: store{conn}, Clock: conn.Clock(), Retention: c.RunRetention, Secrets: secrets}
+}
+
+// streams is what the process wants of the streams; queues are those that it makes consumers for.
+func streams(c *Process, queues ...string) bus.Config {
+	return bus.Config{
+		Replicas: c.Replicas, RunRetention: c.RunRetention, MaxRuns: c.MaxRuns, MaxJobs: c.MaxJobs, MaxLetters: c.MaxLetters,
+		Queues: queues, AckWait: 2 * c.Lease,
+	}
+}
+
+// connect begins to connect, for ever: a server that is away is a matter of readiness, not an error.
+func connect(c *Process, p *process, name string) (*bus.Conn, error) {
+	conn, err := bus.Connect(bus.Options{
+		URL: c.NATS, Name: name + " " + c.ID, Creds: c.Creds, TLSCA: c.TLSCA, TLSCert: c.TLSCert, TLSKey: c.TLSKey, Logger: p.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.ready.Check("nats", func() string {
+		if err := conn.Healthy(); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	return conn, nil
+}
