@@ -2,14 +2,16 @@ package app
 
 import (
 	"context"
-	"errors"
+	"math/rand/v2"
+	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/agentrun/executor/internal/boottime"
 	"github.com/agentrun/executor/internal/observe"
+	"github.com/agentrun/executor/internal/reconcile"
 	"github.com/agentrun/executor/pkg/connector/httptool"
 )
-
-// errNoLoop stands where the reconciler's loop is put in.
-var errNoLoop = errors.New("the reconciler has no loop yet")
 
 // Reconciler runs reconciler serve until ctx ends. It returns nil after a clean stop; any error means that the process
 // could not start.
@@ -37,5 +39,32 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	if err := conn.Setup(ctx, streams(&c.Process)); err != nil {
 		return stopped(ctx, err)
 	}
-	return errNoLoop
+	rc := reconcile.New(reconcile.Config{
+		ID: c.ID, Holder: uuid.NewString() + ".1", Lease: c.Lease, Workers: 64, Boot: boottime.Now, Random: rand.Float64,
+		Records: newRecords(conn, &c.Process, box), Tools: tools{box.Registry}, Watch: watches{conn}, Waker: conn, Fleet: fleet{conn},
+		Observe: p.observer, Log: p.log,
+	})
+	return p.reconcile(ctx, &c, rc)
+}
+
+// reconcile runs the loop until ctx ends, and is ready once everything that was in the streams has been seen.
+func (p *process) reconcile(ctx context.Context, c *ReconcilerConfig, rc *reconcile.Reconciler) error {
+	ended := make(chan error, 1)
+	go func() { ended <- rc.Run(ctx) }()
+	for tick := time.NewTicker(20 * time.Millisecond); ; {
+		select {
+		case err := <-ended:
+			tick.Stop()
+			return stopped(ctx, err)
+		case <-tick.C:
+		}
+		if rc.Ready() {
+			tick.Stop()
+			break
+		}
+	}
+	p.started(&c.Process)
+	<-ctx.Done()
+	p.ready.Draining()
+	return stopped(ctx, <-ended)
 }

@@ -82,6 +82,10 @@ func (s store) GetLetter(ctx context.Context, id run.ID, owner string) (record.S
 	return record.Stored{Data: l.Data, Seq: l.Seq, Time: l.Time}, letterID, said(err)
 }
 
+func (s store) PutAlert(ctx context.Context, tenant, owner, reason string, data []byte, id string) error {
+	return said(s.conn.Alert(ctx, bus.AlertSubject(tenant, owner, reason), data, id))
+}
+
 func (s store) DeleteLetter(ctx context.Context, seq uint64) error {
 	err := s.conn.Letters().Delete(ctx, seq)
 	if errors.Is(err, bus.ErrNotFound) {
@@ -123,3 +127,5 @@ func connect(c *Process, p *process, name string) (*bus.Conn, error) {
 	})
 	return conn, nil
 }
+
+func isNotFound(err error) bool { return errors.Is(err, record.ErrNotFound) }

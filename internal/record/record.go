@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -71,6 +72,8 @@ type Store interface {
 	PutLetter(ctx context.Context, id run.ID, owner string, data []byte, letterID string, expect uint64) (uint64, error)
 	// GetLetter reads the letter at a subject and the letter id it was stored with. ErrNotFound.
 	GetLetter(ctx context.Context, id run.ID, owner string) (s Stored, letterID string, err error)
+	// PutAlert publishes an alert. id names its cause: the same again is one message where the server still remembers it.
+	PutAlert(ctx context.Context, tenant, owner, reason string, data []byte, id string) error
 	// DeleteLetter removes a letter by its sequence; one that is gone already is no error.
 	DeleteLetter(ctx context.Context, seq uint64) error
 }
@@ -155,6 +158,9 @@ func (rs *Records) header(r *run.Run) Header {
 // handle's run remembers what is published; its next revision drops it.
 func (rs *Records) Publish(ctx context.Context, h *Handle) error {
 	r := h.Run
+	if err := rs.publishAlarms(ctx, r); err != nil {
+		return err
+	}
 	if len(r.Owed) == 0 {
 		return nil
 	}
@@ -193,6 +199,26 @@ func (rs *Records) Publish(ctx context.Context, h *Handle) error {
 	}
 	for _, step := range kept {
 		r.KeepResult(step) // $from must see the original, which the stream does not have
+	}
+	return nil
+}
+
+// Alert publishes an alert; id names its cause.
+func (rs *Records) Alert(ctx context.Context, a deadletter.Alert, id string) error {
+	data, err := envelope.Marshal(a)
+	if err != nil {
+		return fmt.Errorf("alert %s: %w", id, err)
+	}
+	return rs.Store.PutAlert(ctx, a.Tenant, a.Owner, a.ReasonCode, rs.redact(data), id)
+}
+
+// publishAlarms publishes the alerts that the record owes besides those that follow from its end.
+func (rs *Records) publishAlarms(ctx context.Context, r *run.Run) error {
+	for _, a := range r.AlarmsOwed() {
+		if err := rs.Alert(ctx, r.AlarmAlert(a), fmt.Sprintf("%s/%s/alarm/%d", r.Tenant, r.RunID, a.N)); err != nil {
+			return err
+		}
+		r.AlarmPublished(a.N)
 	}
 	return nil
 }

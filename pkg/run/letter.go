@@ -110,3 +110,26 @@ func (r *Run) Alert() (deadletter.Alert, bool) {
 	}
 	return r.BuildLetter().Alert(r.End.At)
 }
+
+// AlarmsOwed are the alerts that the record owes besides those that follow from its end.
+func (r *Run) AlarmsOwed() []Alarm {
+	return append([]Alarm(nil), r.Alarms[min(r.AlarmsPub, len(r.Alarms)):]...)
+}
+
+// AlarmPublished records that alarms up to n are in the stream; the next write of the record keeps it.
+func (r *Run) AlarmPublished(n int) { r.AlarmsPub = max(r.AlarmsPub, n) }
+
+// AlarmAlert is the message of an alarm.
+func (r *Run) AlarmAlert(a Alarm) deadletter.Alert {
+	out := deadletter.Alert{
+		Schema: deadletter.AlertSchema, Tenant: r.Tenant, Owner: r.Owner, ReasonCode: a.Reason, Severity: deadletter.Page, RunID: r.RunID,
+		Workflow: r.Workflow, Count: 1, FirstAt: a.At, At: a.At, Summary: deadletter.SummaryOf(a.Reason),
+	}
+	if s := r.Step(a.Step); s != nil {
+		out.Tool = s.Tool
+		if s.Owner != "" {
+			out.Owner = s.Owner
+		}
+	}
+	return out
+}

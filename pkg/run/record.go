@@ -88,6 +88,7 @@ type Run struct {
 	Effects   []Effect `json:"effects,omitempty"`
 	Evidence  []Kept   `json:"evidence,omitempty"`
 	Alarms    []Alarm  `json:"alarms,omitempty"`
+	AlarmsPub int      `json:"alarms_published,omitempty"`
 	History   []Event  `json:"history,omitempty"`
 	Forgotten int      `json:"history_dropped,omitempty"`
 

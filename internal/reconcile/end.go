@@ -1,0 +1,94 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/deadletter"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// overdueGrace is how far a run may be past its deadline, for an unknown write that is being verified, before somebody is
+// told.
+const overdueGrace = time.Minute
+
+// tendEnd publishes what an ended run still owes: outcomes, letter, alert. Each is published once: what is in the stream
+// already changes nothing.
+func (rc *Reconciler) tendEnd(ctx context.Context, e *entry, h *record.Handle) error {
+	if err := rc.publish(ctx, h); err != nil {
+		return err
+	}
+	r := h.Run
+	rc.mu.Lock()
+	l, there := rc.letters[e.id]
+	fresh := e.seq > rc.settled
+	rc.mu.Unlock()
+	open := r.Letter != nil && r.Letter.Open
+	switch {
+	case open && (!there || l.owner != r.Letter.Owner):
+		if err := rc.Records.PublishLetter(ctx, h); err != nil {
+			return err
+		}
+	case !open && there:
+		if err := rc.Records.RemoveLetter(ctx, e.id, l.owner); err != nil {
+			return err
+		}
+		rc.letterGone(e.id)
+	}
+	if open && fresh {
+		if err := rc.alert(ctx, h); err != nil {
+			return err
+		}
+	}
+	rc.mu.Lock()
+	delete(rc.overdue, e.id)
+	rc.mu.Unlock()
+	rc.done(e, h.Seq, false, time.Time{})
+	return nil
+}
+
+// alert raises what the end raises by itself, or counts it towards a burst. The letter's id is the alert's, so that the
+// same alert again within the stream's window is one.
+func (rc *Reconciler) alert(ctx context.Context, h *record.Handle) error {
+	r := h.Run
+	now := rc.Records.Now()
+	letter := r.BuildLetter()
+	if a, ok := letter.Alert(now); ok {
+		return rc.Records.Alert(ctx, a, letter.ID)
+	}
+	if r.End.Outcome != envelope.Fatal {
+		return nil
+	}
+	a, id, ok := rc.bursts.add(letter, now)
+	if !ok {
+		return nil
+	}
+	return rc.Records.Alert(ctx, a, id)
+}
+
+// watchDeadline tells somebody of a run that is past its deadline without an end, once.
+func (rc *Reconciler) watchDeadline(r *run.Run, due envelope.Time) {
+	id := r.ID()
+	if r.Deadline == 0 || due.Sub(r.Deadline) < overdueGrace {
+		return
+	}
+	rc.mu.Lock()
+	told := rc.overdue[id]
+	rc.overdue[id] = true
+	rc.mu.Unlock()
+	if told {
+		return
+	}
+	a := deadletter.Alert{
+		Schema: deadletter.AlertSchema, Tenant: id.Tenant, Owner: r.Owner, ReasonCode: deadletter.ReasonOverdue, Severity: deadletter.Page,
+		RunID: id.Run, Workflow: r.Workflow, Count: 1, FirstAt: due, At: due, Summary: deadletter.SummaryOf(deadletter.ReasonOverdue),
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := rc.Records.Alert(ctx, a, fmt.Sprintf("%s/%s/overdue/%d", id.Tenant, id.Run, r.Episode)); err != nil {
+		rc.Log.Warn("alert not published", "error", err)
+	}
+}

@@ -1,0 +1,169 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// FleetID is where the reconcilers' own record lies among the runs.
+var FleetID = run.ID{Tenant: "_fleet", Run: "reconciler"}
+
+// FleetSchema is the schema name of the reconcilers' own record.
+const FleetSchema = "agentrun.fleet/v1"
+
+// fleetLease is how long a silent active reconciler stays the active one.
+const fleetLease = 5 * time.Second
+
+// fleetState is the record of which reconciler is active.
+type fleetState struct {
+	Schema string     `json:"schema"`
+	Lease  *run.Lease `json:"lease,omitempty"`
+	ID     string     `json:"id,omitempty"` // the --id of the active one, for people
+	// SettledThrough is the sequence in AGENTRUN_RUNS below which nothing is owed by any end.
+	SettledThrough uint64        `json:"settled_through"`
+	At             envelope.Time `json:"at,omitempty"`
+}
+
+func (rc *Reconciler) loadFleet(ctx context.Context) (fleetState, uint64, error) {
+	data, seq, err := rc.Fleet.Load(ctx)
+	if err != nil {
+		return fleetState{}, 0, fmt.Errorf("reconciler: reading which one is active: %w", err)
+	}
+	var s fleetState
+	if seq != 0 {
+		if err := json.Unmarshal(data, &s); err != nil {
+			return fleetState{}, 0, fmt.Errorf("reconciler: the record of which one is active: %w", err)
+		}
+	}
+	return s, seq, nil
+}
+
+// lead holds the lease on being active, or watches the one who does. The rules are those of every lease: a taker has
+// itself seen the same lease unchanged for its whole length; a holder stops a tenth before its end, counted from before
+// it sent the last write that was acknowledged, on a clock that counts suspension.
+func (rc *Reconciler) lead(ctx context.Context) error {
+	var seen *run.Lease
+	since := time.Now()
+	var until time.Duration // boot clock
+	id := uuid.NewString()
+	lost := context.AfterFunc(ctx, func() { rc.setActive(false) })
+	defer lost()
+	for {
+		wait := rc.leadOnce(ctx, id, &seen, &since, &until)
+		if rc.Boot() >= until {
+			rc.setActive(false)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			rc.resign(id)
+			return ctx.Err()
+		}
+	}
+}
+
+func (rc *Reconciler) leadOnce(ctx context.Context, id string, seen **run.Lease, since *time.Time, until *time.Duration) (wait time.Duration) {
+	const poll = fleetLease / 10
+	octx, cancel := context.WithTimeout(ctx, fleetLease/2)
+	defer cancel()
+	state, seq, err := rc.loadFleet(octx)
+	if err != nil {
+		return poll
+	}
+	mine := state.Lease != nil && state.Lease.ID == id
+	if state.Lease != nil && !mine {
+		if *seen == nil || **seen != *state.Lease {
+			*seen, *since = state.Lease, time.Now()
+			rc.setActive(false)
+			return poll
+		}
+		if time.Since(*since) < time.Duration(state.Lease.Seconds*float64(time.Second)) {
+			return poll
+		}
+	}
+	next := fleetState{Schema: FleetSchema, ID: rc.ID, SettledThrough: rc.settledThrough(state.SettledThrough, mine), At: rc.Records.Now()}
+	next.Lease = &run.Lease{Holder: rc.Holder, ID: id, Seconds: fleetLease.Seconds()}
+	if mine {
+		next.Lease.Renewal = state.Lease.Renewal + 1
+	}
+	data, err := json.Marshal(next)
+	if err != nil {
+		return poll
+	}
+	sent := rc.Boot()
+	_, err = rc.Fleet.Save(octx, data, record.LeaseHeader(next.Lease), seq)
+	switch {
+	case errors.Is(err, record.ErrConflict):
+		return 10 * time.Millisecond
+	case err != nil:
+		return poll
+	}
+	*until = sent + fleetLease - fleetLease/10
+	*seen = nil
+	rc.mu.Lock()
+	rc.settled = max(rc.settled, next.SettledThrough)
+	rc.mu.Unlock()
+	rc.setActive(true)
+	return fleetLease / 3
+}
+
+// settledThrough is the highest revision below which no end owes anything, as far as this process knows. A standby that
+// takes over starts from what the last active one had established.
+func (rc *Reconciler) settledThrough(stored uint64, mine bool) uint64 {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	if !mine || !rc.ready[0] || !rc.ready[1] || !rc.ready[2] {
+		return stored
+	}
+	through := rc.through
+	for _, e := range rc.runs {
+		if ended(e.h.State) && e.seq <= through {
+			through = e.seq - 1
+		}
+	}
+	return max(through, stored)
+}
+
+// resign gives the lease up at a clean stop, so that a standby need not wait for its end.
+func (rc *Reconciler) resign(id string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	state, seq, err := rc.loadFleet(ctx)
+	if err != nil || state.Lease == nil || state.Lease.ID != id {
+		return
+	}
+	state.Lease, state.At = nil, rc.Records.Now()
+	if data, err := json.Marshal(state); err == nil {
+		_, _ = rc.Fleet.Save(ctx, data, "", seq)
+	}
+}
+
+func (rc *Reconciler) setActive(active bool) {
+	rc.mu.Lock()
+	was := rc.active
+	rc.active = active
+	rc.mu.Unlock()
+	if was == active {
+		return
+	}
+	rc.poke()
+	if rc.OnActive != nil {
+		rc.OnActive(active)
+	}
+	if active {
+		rc.Log.Info("active: recovering and waking runs")
+	} else {
+		rc.Log.Info("standby")
+	}
+}

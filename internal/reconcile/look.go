@@ -1,0 +1,309 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// look reads a due run's record and does what it needs.
+func (rc *Reconciler) look(ctx context.Context, e *entry) {
+	h, err := rc.Records.Load(ctx, e.id)
+	if errors.Is(err, record.ErrNotFound) {
+		rc.gone(ctx, e)
+		return
+	}
+	if err == nil {
+		err = rc.tend(ctx, e, h)
+	}
+	if err == nil {
+		return
+	}
+	if ctx.Err() == nil && !errors.Is(err, record.ErrConflict) {
+		rc.Log.Warn("run not tended to, it stays due", "tenant", e.id.Tenant, "run_id", e.id.Run, "error", err)
+	}
+	wait := rc.pause()
+	if errors.Is(err, record.ErrConflict) {
+		wait = 5 * time.Millisecond
+	}
+	seq := uint64(0)
+	if h != nil {
+		seq = h.Seq
+	}
+	rc.done(e, seq, true, time.Now().Add(wait))
+}
+
+// pause is half a lease with jitter.
+func (rc *Reconciler) pause() time.Duration {
+	return rc.Lease/2 + time.Duration(rc.Random()*float64(rc.Lease)/8)
+}
+
+// gone: there is no record any more. A letter of it must not stay.
+func (rc *Reconciler) gone(ctx context.Context, e *entry) {
+	rc.mu.Lock()
+	l, there := rc.letters[e.id]
+	seq := e.seq
+	rc.mu.Unlock()
+	if there {
+		if err := rc.Records.RemoveLetter(ctx, e.id, l.owner); err != nil {
+			rc.done(e, seq, true, time.Now().Add(rc.pause()))
+			return
+		}
+		rc.letterGone(e.id)
+	}
+	rc.done(e, seq, false, time.Time{})
+}
+
+func (rc *Reconciler) source() run.Source {
+	return run.Source{By: rc.ID, Random: rc.Random(), At: rc.Records.Now()}
+}
+
+// tend does what the record needs: a lease that ended, the deadline, windows, lookups, publishing, a wake.
+func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) error {
+	if h.Run.End != nil {
+		return rc.tendEnd(ctx, e, h)
+	}
+	changed := rc.decide(e, h.Run)
+	if changed {
+		if err := rc.write(ctx, h); err != nil {
+			return err
+		}
+	}
+	if err := rc.publish(ctx, h); err != nil {
+		return err
+	}
+	if due := h.Run.Lookups(rc.Records.Due()); len(due) > 0 {
+		if err := rc.verify(ctx, h, due); err != nil {
+			return err
+		}
+		if err := rc.publish(ctx, h); err != nil {
+			return err
+		}
+	}
+	if h.Run.End != nil {
+		rc.done(e, h.Seq, true, time.Now())
+		return nil
+	}
+	return rc.onward(ctx, e, h)
+}
+
+// decide applies what time alone decides. It reports whether the record changed.
+func (rc *Reconciler) decide(e *entry, r *run.Run) bool {
+	src := rc.source()
+	changed := false
+	if r.Lease != nil && rc.leaseOver(e, r.Lease) && r.LeaseEnded(rc.Tools, src) == run.Applied {
+		rc.Log.Info("lease ended", "tenant", e.id.Tenant, "run_id", e.id.Run, "holder", e.lease.Holder)
+		changed = true
+	}
+	if rc.Records.Due() >= r.Deadline && r.Expire(src.At) == run.Applied {
+		changed = true
+	}
+	for _, d := range rc.windows(e, r) {
+		if r.WindowOver(d, src.At) == run.Applied {
+			changed = true
+		}
+	}
+	if r.Escalate(rc.Tools, src) == run.Applied {
+		changed = true
+	}
+	return changed
+}
+
+// leaseOver: this process has itself seen the same lease, unchanged, for its whole length. No timestamp is compared.
+func (rc *Reconciler) leaseOver(e *entry, l *run.Lease) bool {
+	now := time.Now()
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	if e.lease.ID != l.ID || e.lease.Renewal != l.Renewal {
+		e.lease, _ = record.ParseLease(record.LeaseHeader(l))
+		e.seen = now
+		return false
+	}
+	return now.Sub(e.seen) >= e.lease.Length
+}
+
+// windows keeps, on this process's own clock, since when each dispatch has been seen unknown, and returns those whose
+// consistency window has passed.
+func (rc *Reconciler) windows(e *entry, r *run.Run) (over []run.DispatchID) {
+	now := time.Now()
+	doubts := r.Doubts()
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	next := make(map[run.DispatchID]time.Time, len(doubts))
+	for _, d := range doubts {
+		s := r.Carrying(d)
+		tool, ok := rc.Tools.Tool(s.Tool)
+		if !ok || tool.Verify == nil || !tool.Verify.HasWindow {
+			continue
+		}
+		end, known := e.doubts[d]
+		if !known {
+			end = now.Add(tool.Verify.Window)
+		}
+		if !now.Before(end) {
+			over = append(over, d)
+		}
+		next[d] = end
+	}
+	e.doubts = next
+	return over
+}
+
+// write saves a decision of this process. The letters and alerts that follow from it are published by tendEnd.
+func (rc *Reconciler) write(ctx context.Context, h *record.Handle) error {
+	return rc.Records.Save(ctx, h)
+}
+
+func (rc *Reconciler) publish(ctx context.Context, h *record.Handle) error {
+	owed := append([]run.Owed(nil), h.Run.Owed...)
+	if err := rc.Records.Publish(ctx, h); err != nil {
+		return err
+	}
+	for i := range owed {
+		reason := ""
+		if owed[i].Row != nil {
+			reason = owed[i].Row.ReasonCode
+		}
+		rc.Observe.Outcome(string(owed[i].Scope), string(owed[i].Outcome), reason)
+	}
+	return nil
+}
+
+// verify sends the lookups that are due, side by side, and records each verdict, bound to the dispatch it asked about.
+func (rc *Reconciler) verify(ctx context.Context, h *record.Handle, due []run.Lookup) error {
+	type verdict struct {
+		l      *run.Lookup
+		answer envelope.Lookup
+		known  bool
+		start  envelope.Time
+	}
+	answers := make(chan verdict, len(due))
+	for i := range due {
+		l := &due[i]
+		go func() {
+			v := verdict{l: l, start: rc.Records.Now()}
+			tool, ok := rc.Tools.Tool(l.Tool)
+			if ok && tool.Verify != nil {
+				limit := tool.Verify.Timeout
+				if limit <= 0 {
+					limit = tool.Timeout
+				}
+				lctx, cancel := context.WithTimeout(ctx, limit)
+				v.answer, v.known = rc.Tools.Lookup(lctx, h.ID, l, h.Run.Trace)
+				cancel()
+			}
+			answers <- v
+		}()
+	}
+	for range due {
+		v := <-answers
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !v.known {
+			// An executor can look this tool up: it is woken for it.
+			if err := rc.Waker.Wake(ctx, h.Run.Queue, h.ID); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := rc.record(ctx, h, v.l, v.answer, v.start); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// record writes a verdict. Refused means: read again and ask again whether the step still carries that dispatch.
+func (rc *Reconciler) record(ctx context.Context, h *record.Handle, l *run.Lookup, answer envelope.Lookup, start envelope.Time) error {
+	for {
+		src := rc.source()
+		src.Start = start
+		if h.Run.Looked(l.Dispatch, answer, l.Proves, rc.Tools, src) == run.Dropped {
+			return nil
+		}
+		err := rc.write(ctx, h)
+		if err == nil {
+			rc.judged(h.Run, l)
+			return nil
+		}
+		if !errors.Is(err, record.ErrConflict) {
+			return err
+		}
+		fresh, err := rc.Records.Load(ctx, h.ID)
+		if err != nil {
+			return err
+		}
+		*h = *fresh
+	}
+}
+
+// judged counts what became of an unknown write.
+func (rc *Reconciler) judged(r *run.Run, l *run.Lookup) {
+	s := r.Carrying(l.Dispatch)
+	if s == nil || s.State == run.InDoubt {
+		return
+	}
+	verdict := "absent"
+	switch s.State {
+	case run.Done:
+		verdict = "found"
+	case run.Held:
+		verdict = "escalated"
+		rc.Observe.Escalation(l.Tool, s.Fail.Row.ReasonCode)
+	}
+	rc.Observe.UnknownResolved(l.Tool, verdict)
+	rc.Observe.SettleTime(rc.Records.Now().Sub(l.Since))
+}
+
+// onward wakes a run that an executor must go on with, and says when to look again.
+func (rc *Reconciler) onward(ctx context.Context, e *entry, h *record.Handle) error {
+	r := h.Run
+	due := rc.Records.Due()
+	need := r.Next(due)
+	if r.Lease == nil && len(need.Ready) > 0 {
+		if err := rc.Waker.Wake(ctx, r.Queue, h.ID); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	at := now.Add(rc.pause())
+	if r.Lease != nil || len(need.Ready) == 0 {
+		at = rc.following(e, r, now)
+	}
+	rc.watchDeadline(r, due)
+	rc.done(e, h.Seq, true, at)
+	return nil
+}
+
+// following is when a run must be looked at again that needs nobody now.
+func (rc *Reconciler) following(e *entry, r *run.Run, now time.Time) time.Time {
+	at := now.Add(time.Hour)
+	sooner := func(t time.Time) {
+		if t.Before(at) {
+			at = t
+		}
+	}
+	local := func(t envelope.Time) time.Time {
+		return now.Add(t.Time().Sub(rc.Records.Clock.Lower()) + time.Millisecond)
+	}
+	if due := r.Due(rc.Records.Due()); due != 0 {
+		sooner(local(due))
+	}
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	if r.Lease != nil {
+		sooner(e.seen.Add(e.lease.Length))
+	}
+	for _, end := range e.doubts {
+		sooner(end)
+	}
+	if !at.After(now) {
+		at = now.Add(rc.pause()) // due, and still as it was: again, but not at once
+	}
+	return at
+}

@@ -1,0 +1,375 @@
+// Package reconcile is the reconciler's loop: it recovers leases that ended, asks the tools about unknown writes, wakes what
+// is due, and publishes what a run still owes. It keeps nothing that it cannot rebuild from the streams. Any number may
+// run; one is active, for load and for alerts that count, never for safety: every change is a compare-and-set bound to a
+// dispatch.
+package reconcile
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// Tools are the tools of the config. Safe for concurrent use.
+type Tools interface {
+	run.Tools
+	// Lookup asks what became of a dispatch; ok is false if this process has no lookup for the tool.
+	Lookup(ctx context.Context, id run.ID, l *run.Lookup, trace string) (answer envelope.Lookup, ok bool)
+}
+
+// Kind says what a watch reports.
+type Kind int
+
+// What a watch reports.
+const (
+	Stored  Kind = iota // a message is there
+	Current             // all that was there has been reported
+	Reset               // the stream was made anew: what was reported before is void
+)
+
+// Change is a record as its header shows it.
+type Change struct {
+	Kind   Kind
+	ID     run.ID
+	Seq    uint64
+	Header record.Header
+}
+
+// Outcome is a run's terminal outcome that is in the stream.
+type Outcome struct {
+	Kind Kind
+	ID   run.ID
+	N    int
+}
+
+// Letter is a dead letter that is in its stream.
+type Letter struct {
+	Kind   Kind
+	ID     run.ID
+	Owner  string
+	Seq    uint64
+	Reason string
+}
+
+// Watch follows the streams. Each method returns when ctx ends, and survives restarts of the server; fn is called from one
+// goroutine at a time.
+type Watch interface {
+	Runs(ctx context.Context, fn func(Change)) error
+	// Outcomes reports terminal outcomes stored at or after a time; zero is all.
+	Outcomes(ctx context.Context, from time.Time, fn func(Outcome)) error
+	Letters(ctx context.Context, fn func(Letter)) error
+}
+
+// Waker puts a run into its queue's wakes.
+type Waker interface {
+	Wake(ctx context.Context, queue string, id run.ID) error
+}
+
+// Fleet is the record of which reconciler is active.
+type Fleet interface {
+	// Load returns what is stored and its revision; 0 if there is none.
+	Load(ctx context.Context) (data []byte, seq uint64, err error)
+	// Save is a compare-and-set. record.ErrConflict.
+	Save(ctx context.Context, data []byte, lease string, expect uint64) (uint64, error)
+}
+
+// Observer is told of what the reconciler does.
+type Observer interface {
+	Outcome(scope, outcome, reason string)
+	UnknownResolved(tool, verdict string)
+	SettleTime(took time.Duration)
+	Escalation(tool, reason string)
+	LettersOpen(owner, reason string, change int)
+	ForgetLetters()
+}
+
+// Config is what a reconciler is made of. All fields are required.
+type Config struct {
+	ID       string // the --id: for people
+	Holder   string // random, for the lease on being active
+	Lease    time.Duration
+	Workers  int // runs looked at side by side
+	Boot     func() time.Duration
+	Random   func() float64
+	Records  *record.Records
+	Tools    Tools
+	Watch    Watch
+	Waker    Waker
+	Fleet    Fleet
+	Observe  Observer
+	Log      *slog.Logger
+	OnActive func(bool) // told when this one becomes active or a standby; may be nil
+}
+
+// Reconciler watches all runs.
+type Reconciler struct {
+	Config
+
+	mu      sync.Mutex
+	runs    map[run.ID]*entry
+	queue   schedule
+	passed  map[run.ID]passage // outcomes seen lately, for ends that are seen after them
+	letters map[run.ID]lettered
+	through uint64 // highest revision seen
+	settled uint64 // of ends at or below it nothing is owed
+	ready   [3]bool
+	active  bool
+	kick    chan struct{}
+	bursts  *bursts
+	overdue map[run.ID]bool
+}
+
+// entry is what is kept of a run that may need something.
+type entry struct {
+	id      run.ID
+	seq     uint64
+	h       record.Header
+	lease   record.Lease // as last seen
+	seen    time.Time    // since when it has been seen unchanged
+	changed time.Time    // when the revision was first seen
+	doubts  map[run.DispatchID]time.Time
+	at      time.Time // when to look next; zero: not scheduled
+	index   int       // in the queue; -1: not in it
+	busy    bool
+	tries   int
+}
+
+type passage struct {
+	n  int
+	at time.Time
+}
+
+type lettered struct {
+	owner, reason string
+	seq           uint64
+}
+
+// New makes a reconciler; Run starts it.
+func New(c Config) *Reconciler {
+	return &Reconciler{
+		Config: c, runs: map[run.ID]*entry{}, passed: map[run.ID]passage{}, letters: map[run.ID]lettered{},
+		kick: make(chan struct{}, 1), bursts: newBursts(), overdue: map[run.ID]bool{},
+	}
+}
+
+// Ready reports whether everything that was in the streams has been seen.
+func (rc *Reconciler) Ready() bool {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	return rc.ready[0] && rc.ready[1] && rc.ready[2]
+}
+
+// Active reports whether this is the active one.
+func (rc *Reconciler) Active() bool {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	return rc.active
+}
+
+// Overdue is how many runs are known to be well past their deadline without an end.
+func (rc *Reconciler) Overdue() int {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	return len(rc.overdue)
+}
+
+// Run watches and acts until ctx ends.
+func (rc *Reconciler) Run(ctx context.Context) error {
+	state, _, err := rc.loadFleet(ctx)
+	if err != nil {
+		return err
+	}
+	rc.settled = state.SettledThrough
+	from := time.Time{}
+	if state.At != 0 {
+		from = state.At.Time().Add(-time.Minute)
+	}
+	var wg sync.WaitGroup
+	watch := func(name string, f func() error) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if err := f(); err != nil && ctx.Err() == nil {
+				rc.Log.Error("a watch has ended", "watch", name, "error", err)
+			}
+		}()
+	}
+	watch("outcomes", func() error { return rc.Watch.Outcomes(ctx, from, rc.outcome) })
+	watch("letters", func() error { return rc.Watch.Letters(ctx, rc.letter) })
+	watch("runs", func() error { return rc.Watch.Runs(ctx, rc.change) })
+	watch("fleet", func() error { return rc.lead(ctx) })
+	rc.work(ctx)
+	wg.Wait()
+	return ctx.Err()
+}
+
+func (rc *Reconciler) poke() {
+	select {
+	case rc.kick <- struct{}{}:
+	default:
+	}
+}
+
+// ended reports whether a state word is a run's end.
+func ended(state string) bool {
+	switch envelope.Word(state) {
+	case envelope.OK, envelope.Fatal, envelope.NeedsHuman, envelope.Cancelled:
+		return true
+	}
+	return false
+}
+
+// change takes a record's new revision in.
+func (rc *Reconciler) change(c Change) {
+	now := time.Now()
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	switch c.Kind {
+	case Current:
+		rc.ready[0] = true
+		rc.poke()
+		return
+	case Reset:
+		rc.runs, rc.queue, rc.through, rc.settled = map[run.ID]*entry{}, nil, 0, 0
+		return
+	}
+	rc.through = max(rc.through, c.Seq)
+	if c.ID == FleetID {
+		return
+	}
+	e := rc.runs[c.ID]
+	if e == nil {
+		e = &entry{id: c.ID, index: -1}
+	}
+	if c.Seq < e.seq {
+		return
+	}
+	e.seq, e.h, e.changed, e.tries = c.Seq, c.Header, now, 0
+	if lease, ok := record.ParseLease(c.Header.Lease); !ok {
+		e.lease = record.Lease{}
+	} else if lease != e.lease {
+		e.lease, e.seen = lease, now
+	}
+	at, keep := rc.plan(e, now)
+	if !keep {
+		rc.unschedule(e)
+		delete(rc.runs, c.ID)
+		delete(rc.overdue, c.ID)
+		return
+	}
+	rc.runs[c.ID] = e
+	rc.schedule(e, at)
+}
+
+// plan says when an entry must be looked at next, and whether it must be kept at all.
+func (rc *Reconciler) plan(e *entry, now time.Time) (at time.Time, keep bool) {
+	if ended(e.h.State) {
+		if l, there := rc.letters[e.id]; there && e.h.Letter == "" || there && l.owner != e.h.Letter {
+			return now, true // a letter that the record does not have open
+		}
+		if e.seq <= rc.settled {
+			if _, there := rc.letters[e.id]; e.h.Letter == "" || there || !rc.ready[1] {
+				return time.Time{}, false
+			}
+			return now.Add(rc.Lease), true
+		}
+		if p, ok := rc.passed[e.id]; ok && p.n >= e.h.Episode {
+			if e.h.State == string(envelope.OK) || e.h.State == string(envelope.Cancelled) {
+				return time.Time{}, false
+			}
+			return now, true // its letter and its alert
+		}
+		return now.Add(rc.Lease), true
+	}
+	at = now.Add(time.Hour)
+	if !e.h.Due.IsZero() {
+		at = now.Add(e.h.Due.Sub(rc.Records.Clock.Lower()))
+	}
+	if e.lease.ID != "" {
+		if end := e.seen.Add(e.lease.Length); end.Before(at) {
+			at = end
+		}
+	}
+	for _, since := range e.doubts {
+		if since.Before(at) {
+			at = since
+		}
+	}
+	return at, true
+}
+
+// outcome takes a run's terminal outcome in: that end is published.
+func (rc *Reconciler) outcome(o Outcome) {
+	now := time.Now()
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	switch o.Kind {
+	case Current:
+		rc.ready[2] = true
+		rc.poke()
+		return
+	case Reset:
+		rc.passed, rc.settled = map[run.ID]passage{}, 0
+		return
+	}
+	e := rc.runs[o.ID]
+	if e == nil || !ended(e.h.State) || e.h.Episode > o.N {
+		rc.passed[o.ID] = passage{o.N, now}
+		return
+	}
+	rc.passed[o.ID] = passage{o.N, now}
+	if at, keep := rc.plan(e, now); keep {
+		rc.schedule(e, at)
+	} else {
+		rc.unschedule(e)
+		delete(rc.runs, o.ID)
+	}
+}
+
+// letter takes a letter's message in.
+func (rc *Reconciler) letter(l Letter) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	switch l.Kind {
+	case Current:
+		rc.ready[1] = true
+		rc.poke()
+		return
+	case Reset:
+		rc.letters = map[run.ID]lettered{}
+		rc.settled = 0
+		rc.Observe.ForgetLetters()
+		return
+	}
+	if old, there := rc.letters[l.ID]; there {
+		rc.Observe.LettersOpen(old.owner, old.reason, -1)
+	}
+	rc.letters[l.ID] = lettered{l.Owner, l.Reason, l.Seq}
+	rc.Observe.LettersOpen(l.Owner, l.Reason, 1)
+}
+
+// letterGone forgets a letter's message that was removed.
+func (rc *Reconciler) letterGone(id run.ID) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	if old, there := rc.letters[id]; there {
+		rc.Observe.LettersOpen(old.owner, old.reason, -1)
+		delete(rc.letters, id)
+	}
+}
+
+// sweep forgets outcomes that passed long ago; an end that is seen later than that is looked at once more.
+func (rc *Reconciler) sweep(now time.Time) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	for id, p := range rc.passed {
+		if now.Sub(p.at) > 2*rc.Lease+10*time.Second {
+			delete(rc.passed, id)
+		}
+	}
+}
