@@ -218,6 +218,10 @@ func (r *Run) stop(by *Step) {
 		}
 		if after && s.waits() && s.Attempt == 0 && s.StoppedBy == "" && !s.Waived {
 			s.StoppedBy = by.Name
+			if s.State == Waiting {
+				s.to(Ready) // it waited for a slot of its tool
+				s.NotBefore = 0
+			}
 		}
 	}
 }

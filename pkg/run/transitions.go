@@ -20,7 +20,7 @@ var transitions = []Transition{
 	{Ready, Stopped, "the run is cancelled"},
 	{Waiting, Executing, "its time has come"},
 	{Waiting, Waiting, "the tool still has no slot or token free"},
-	{Waiting, Ready, "replay, or the run ends before it was ever dispatched"},
+	{Waiting, Ready, "replay, or it waited for its tool only, and the run ends or a fatal step stops it"},
 	{Waiting, Failed, "it may not be called any more"},
 	{Waiting, Held, "the deadline or a budget cuts it off, or it needs an approval"},
 	{Waiting, Done, "late proof that an earlier dispatch was committed"},
