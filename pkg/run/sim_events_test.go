@@ -176,6 +176,7 @@ func (w *sim) look(l run.Lookup, certain bool) {
 	switch done := w.truth(l.Step) > 0; {
 	case !certain && w.c.next(3) == 0:
 		a.answer = undecided
+	case w.liar && w.c.next(2) == 0:
 	case done && (l.Proves || certain || w.c.next(2) == 0):
 		a.answer = found(`{"id":"c"}`)
 		if !certain && w.c.next(6) == 0 {
