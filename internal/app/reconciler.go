@@ -13,6 +13,9 @@ import (
 	"github.com/agentrun/executor/pkg/connector/httptool"
 )
 
+// auditEvery is how old the audits in /metrics may be.
+const auditEvery = time.Second
+
 // Reconciler runs reconciler serve until ctx ends. It returns nil after a clean stop; any error means that the process
 // could not start.
 func Reconciler(ctx context.Context, c ReconcilerConfig) error {
@@ -64,7 +67,15 @@ func (p *process) reconcile(ctx context.Context, c *ReconcilerConfig, rc *reconc
 		}
 	}
 	p.started(&c.Process)
-	<-ctx.Done()
-	p.ready.Draining()
-	return stopped(ctx, <-ended)
+	for tick := time.NewTicker(auditEvery); ; {
+		p.observer.Audited(observe.Audit{RunsOverdue: rc.Overdue()})
+		select {
+		case <-tick.C:
+			continue
+		case err := <-ended:
+			tick.Stop()
+			p.ready.Draining()
+			return stopped(ctx, err)
+		}
+	}
 }

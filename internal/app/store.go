@@ -62,6 +62,11 @@ func (s store) Append(ctx context.Context, out []record.Outgoing) ([]uint64, err
 	return seqs, said(err)
 }
 
+func (s store) LastOutcome(ctx context.Context, id run.ID, scope envelope.Scope) (n int, seq, first uint64, err error) {
+	last, err := s.conn.Results().Last(ctx, id, string(scope))
+	return last.N, last.Seq, last.Run, said(err)
+}
+
 func (s store) ReadOutcome(ctx context.Context, seq uint64) ([]byte, error) {
 	data, err := s.conn.Results().Read(ctx, seq)
 	return data, said(err)

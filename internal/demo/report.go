@@ -2,6 +2,7 @@ package demo
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/agentrun/executor/internal/terminal"
@@ -65,12 +66,13 @@ func Show(out *terminal.Printer, p *Provider, v Verdict) {
 		if c.Key != "" {
 			key = "key " + c.Key
 		}
-		out.Line("%s  %s  %s  %s  %s",
+		line := fmt.Sprintf("%s  %s  %s  %s  %s",
 			out.Paint(terminal.Dim, c.At.UTC().Format("15:04:05.000")),
 			terminal.Pad(terminal.Clean(c.Method+" "+clip(c.Path, 34)), 39),
 			out.Paint(style, fmt.Sprint(c.Status)),
 			terminal.Pad(c.Said, 36),
 			out.Paint(terminal.Dim, terminal.Clean(key)))
+		out.Line("%s", strings.TrimRight(line, " "))
 	}
 	out.Line("")
 	out.Line("%s", out.Paint(terminal.Bold, "Where the money went"))
