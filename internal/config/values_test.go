@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -217,5 +218,40 @@ func (fullDisk) Write([]byte) (int, error) { return 0, bytes.ErrTooLarge }
 func TestDescribeReportsWhatItCannotWrite(t *testing.T) {
 	if err := Describe(fullDisk{}, mustParse(t, "c.yaml", "tools: {}\n", nil)); err == nil {
 		t.Error("no error")
+	}
+}
+
+// TestAliases holds that an alias is its anchor's value: programs that write YAML use them where a value repeats.
+func TestAliases(t *testing.T) {
+	f := mustParse(t, "c.yaml", `
+tools:
+  a:
+    effect: &e read
+    http: &id001
+      url: http://h/
+      headers: {A: "${TOKEN}"}
+    errors: &rules
+    - {when: "true", code: STATE_CONFLICT}
+  b: {effect: *e, http: *id001, errors: *rules}
+`, map[string]string{"TOKEN": "tok-0123456789"})
+	a, b := f.Tools[0], f.Tools[1]
+	b.Name = a.Name
+	if !reflect.DeepEqual(a, b) || b.Kind.HTTP.Headers["A"] != "tok-0123456789" || len(b.Errors) != 1 {
+		t.Errorf("\na %+v\nb %+v", a, b)
+	}
+	if got := f.Locate("b", &connector.SpecError{Path: []any{"errors", 0, "when"}, Line: 1, Column: 1, Message: "m"}); got != "c.yaml:9:15: tools.b.errors[0].when: m" {
+		t.Errorf("located at %s", got)
+	}
+}
+
+func TestAliasesOfAliasesEnd(t *testing.T) {
+	text := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+	for i := range 30 {
+		items := strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i), 10), ", ")
+		text += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1, items)
+	}
+	_, _, err := Parse("c.yaml", []byte(text), noEnvironment)
+	if err == nil || !strings.HasPrefix(err.Error(), "c.yaml:5:") || !strings.HasSuffix(err.Error(), "stand for more than 20000 values: write fewer") {
+		t.Errorf("error is %.300v", err)
 	}
 }

@@ -36,7 +36,10 @@ func (doc *document) sourceAt(line, col int) string {
 // yamlReader turns the parser's tree into nodes, refusing what this file has no use for.
 type yamlReader struct {
 	d    *decoder
-	deep bool // something was nested too deep, and reported
+	stop bool // too deep or too much: reported, and nothing of the file is used
+
+	anchors map[string]*node
+	aliased int // values that aliases stand for, in all
 }
 
 // readYAML returns the root, or nil with an error recorded.
@@ -72,9 +75,9 @@ func (d *decoder) readYAML(text string) *node {
 		d.failAt(place{1, 1}, emptyFile)
 		return nil
 	}
-	y := &yamlReader{d: d}
+	y := &yamlReader{d: d, anchors: map[string]*node{}}
 	root := y.value(body, 0)
-	if y.deep {
+	if y.stop {
 		return nil
 	}
 	return root
@@ -191,10 +194,8 @@ func (y *yamlReader) value(n ast.Node, depth int) *node {
 	at := pos(n.GetToken())
 	out := &node{place: at}
 	if depth > depthMax {
-		if !y.deep {
-			y.d.failAt(at, "%s", tooDeep)
-		}
-		y.deep, out.broken = true, true
+		out.broken = true
+		y.tooMuch(out, tooDeep)
 		return out
 	}
 	switch v := n.(type) {
@@ -230,9 +231,13 @@ func (y *yamlReader) value(n ast.Node, depth int) *node {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
 		out.text = n.GetToken().Value
 		out.place = y.settle(at, out.text)
-	case *ast.AnchorNode, *ast.AliasNode:
-		y.d.failAt(at, "YAML anchors and aliases are not supported: write the value out where it is used")
-		out.broken = true
+	case *ast.AnchorNode:
+		// Known from here on only: an alias inside its own anchor would have no end.
+		value := y.value(v.Value, depth)
+		y.anchors[anchorName(v.Name)] = value
+		return value
+	case *ast.AliasNode:
+		return y.alias(v, out, depth)
 	case *ast.TagNode:
 		y.d.failAt(at, "YAML tags are not supported: remove %s, and quote the value if it is text", printable(n.GetToken().Value))
 		out.broken = true
@@ -241,6 +246,60 @@ func (y *yamlReader) value(n ast.Node, depth int) *node {
 		out.broken = true
 	}
 	return out
+}
+
+// tooMuch ends the reading with one complaint, the first.
+func (y *yamlReader) tooMuch(n *node, problem string) {
+	if !y.stop {
+		y.d.fail(n, "%s", problem)
+	}
+	y.stop = true
+}
+
+// alias returns the anchor's value itself: a mistake in it is reported where it is written.
+func (y *yamlReader) alias(v *ast.AliasNode, out *node, depth int) *node {
+	name := anchorName(v.Value)
+	value := y.anchors[name]
+	out.broken = true
+	if value == nil {
+		y.d.fail(out, "the alias *%s has no anchor: write &%s before the value that it stands for, above this line", printable(name), printable(name))
+		return out
+	}
+	height, size := value.measure(entriesMax - y.aliased)
+	if y.aliased += size; y.aliased >= entriesMax {
+		y.tooMuch(out, fmt.Sprintf("the aliases up to here stand for more than %d values: write fewer", entriesMax))
+		return out
+	}
+	if depth+height > depthMax {
+		y.tooMuch(out, tooDeep)
+		return out
+	}
+	return value
+}
+
+// measure counts how deep a value goes and how many values it holds, up to most.
+func (n *node) measure(most int) (height, size int) {
+	size = 1
+	visit := func(child *node) {
+		if size < most {
+			h, s := child.measure(most - size)
+			height, size = max(height, h+1), size+s
+		}
+	}
+	for _, p := range n.pairs {
+		visit(p.value)
+	}
+	for _, item := range n.items {
+		visit(item)
+	}
+	return height, size
+}
+
+func anchorName(n ast.Node) string {
+	if n == nil || n.GetToken() == nil {
+		return ""
+	}
+	return n.GetToken().Value
 }
 
 func (y *yamlReader) mapping(out *node, values []*ast.MappingValueNode, flow bool, depth int) {
