@@ -153,3 +153,18 @@ func TestSecretsLongestFirst(t *testing.T) {
 		t.Errorf("warnings: %v", warnings)
 	}
 }
+
+// TestDocumentedExample holds the example of docs/config.md to the file that these tests read.
+func TestDocumentedExample(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/config.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example, err := os.ReadFile("testdata/sample.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(doc), "```yaml\n"+string(example)+"```\n") {
+		t.Error("docs/config.md does not show testdata/sample.yaml as it is")
+	}
+}
