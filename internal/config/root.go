@@ -30,7 +30,7 @@ const identifierRule = "letters, digits, _ and -, at most 64, the first a letter
 // file reads everything. It returns a File that is only good if no error was recorded.
 func (d *decoder) file(data []byte) *File {
 	f := &File{Name: d.name}
-	d.doc = &document{name: d.name}
+	d.doc = &document{}
 	f.doc = d.doc
 	text, ok := d.readable(data)
 	if !ok {
@@ -38,7 +38,7 @@ func (d *decoder) file(data []byte) *File {
 	}
 	// As YAML says; the parser would count CRLF inside quotes as two lines.
 	text = strings.ReplaceAll(text, "\r\n", "\n")
-	d.doc.lines = strings.Split(text, "\n")
+	d.doc.setText(text)
 	switch {
 	case looksLikeJSON(text):
 		d.doc.root = d.readJSON(text)

@@ -156,12 +156,7 @@ tools:
 	if !reflect.DeepEqual(f.MCPImports, wantImports) {
 		t.Errorf("imports: %+v", f.MCPImports)
 	}
-
-	var out bytes.Buffer
-	if err := Describe(&out, f); err != nil {
-		t.Fatal(err)
-	}
-	const want = `TOOL    EFFECT  KIND     TARGET                                          TIMEOUT  SAFETY              APPROVAL  ATTEMPTS
+	describes(t, f, `TOOL    EFFECT  KIND     TARGET                                          TIMEOUT  SAFETY              APPROVAL  ATTEMPTS
 a       write   http     PUT https://h/${BASE}/{id}?ref={operation_ref}  30s      idempotent for 24h  required  3
 b       write   nats     svc.refunds.create                              30s      verify always       no        3
 c       read    command  prog "two words" ${TOKEN}                       30s      repeated            no        3
@@ -169,7 +164,15 @@ d       read    mcp      local/x                                         30s    
 get_*   write   mcp      imported from tickets                           30s      a person            no        3
 close   write   mcp      imported from tickets                           30s      a person            no        3
 list_*  read    mcp      imported from tickets                           30s      repeated            no        3
-`
+`)
+}
+
+func describes(t *testing.T, f *File, want string) {
+	t.Helper()
+	var out bytes.Buffer
+	if err := Describe(&out, f); err != nil {
+		t.Fatal(err)
+	}
 	if got := out.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

@@ -15,9 +15,17 @@ import (
 
 // document is the file's text and what was read from it.
 type document struct {
-	name  string
 	lines []string // without line ends
+	ascii []bool   // of lines: a column is a byte, which long lines are found by
 	root  *node
+}
+
+func (doc *document) setText(text string) {
+	doc.lines = strings.Split(text, "\n")
+	doc.ascii = make([]bool, len(doc.lines))
+	for i, s := range doc.lines {
+		doc.ascii[i] = utf8.RuneCountInString(s) == len(s)
+	}
 }
 
 // sourceAt returns the rest of a line from a column on, "" if there is no such place.
@@ -26,6 +34,9 @@ func (doc *document) sourceAt(line, col int) string {
 		return ""
 	}
 	s := doc.lines[line-1]
+	if doc.ascii[line-1] {
+		return s[min(max(col, 1)-1, len(s)):]
+	}
 	for ; col > 1 && s != ""; col-- {
 		_, size := utf8.DecodeRuneInString(s)
 		s = s[size:]
@@ -342,12 +353,21 @@ func (y *yamlReader) key(k ast.MapKeyNode) (string, place, bool) {
 	return "", at, false
 }
 
-// settle corrects the place of text without quotes: the parser counts spaces after it as if they came before.
+// settle corrects the place of text without quotes: the parser counts spaces after it as if they came before, and is off
+// by one after some anchors.
 func (y *yamlReader) settle(at place, text string) place {
-	for col := at.col; text != "" && col > 0; col-- {
-		if strings.HasPrefix(y.d.doc.sourceAt(at.line, col), firstWord(text)) {
+	word := firstWord(text)
+	if word == "" {
+		return at
+	}
+	for col := at.col; col > 0; col-- {
+		if strings.HasPrefix(y.d.doc.sourceAt(at.line, col), word) {
 			return place{at.line, col}
 		}
+	}
+	source := y.d.doc.sourceAt(at.line, at.col)
+	if i := strings.Index(source, word); i >= 0 {
+		return place{at.line, at.col + utf8.RuneCountInString(source[:i])}
 	}
 	return at
 }
