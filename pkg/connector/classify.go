@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -76,11 +77,19 @@ func (t *caller) Call(ctx context.Context, call *Call) (reply envelope.Reply) {
 	if c.envelope {
 		r.BodyMax += envelopeBytes
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	ctx, cancel := within(ctx, t.timeout)
 	defer cancel()
 	sent = true
 	resp := t.transport.RoundTrip(ctx, r)
 	return c.classify(&resp, r)
+}
+
+// within bounds ctx by timeout, unless it ends sooner anyway.
+func within(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if d, ok := ctx.Deadline(); ok && time.Until(d) <= timeout {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, timeout)
 }
 
 // refused is the end of a call whose args do not fit, found when it was already due: nothing was sent.
@@ -164,7 +173,7 @@ func (c *classifier) scope(resp *Response, r *Request) *scope {
 // decodeBody reads a body: nothing is null, JSON is JSON, other text is a string, and what reads in more than one way
 // cannot be read.
 func decodeBody(b []byte) (any, bool) {
-	if strings.TrimLeft(string(b[:min(len(b), 64)]), " \t\r\n") == "" && strings.TrimSpace(string(b)) == "" {
+	if len(bytes.TrimLeft(b, " \t\r\n")) == 0 {
 		return nil, true
 	}
 	v, err := decodeJSON(b)
@@ -213,15 +222,11 @@ func raw(body []byte, v any) json.RawMessage {
 	case nil:
 		return json.RawMessage("null")
 	case string:
-		if len(body) == 0 || strings.TrimLeft(string(body[:1]), " \t\r\n\"") != "" {
+		if !json.Valid(body) {
 			return appendText(nil, v)
 		}
 	}
-	if b := compact(body); b != nil {
-		return b
-	}
-	b, _ := AppendJSON(nil, v)
-	return b
+	return compact(body)
 }
 
 // result is a success whose result still has to fit.

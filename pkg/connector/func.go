@@ -111,10 +111,10 @@ func (t goTransport) run(ctx context.Context, r *Request) (resp Response) {
 		}
 	}()
 	result, err := t.fn(ctx, r.Call)
-	var fault *Fault
-	switch {
-	case errors.As(err, &fault):
+	if fault, ok := errors.AsType[*Fault](err); ok {
 		return Response{Fault: fault}
+	}
+	switch {
 	case errors.Is(err, ErrNotSent):
 		return Response{Failure: NotSent}
 	case err != nil:

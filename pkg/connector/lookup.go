@@ -68,7 +68,7 @@ func (l *looker) Lookup(ctx context.Context, call *Call) (found envelope.Lookup)
 	if _, ok := l.transport.CheckArgs(args); !ok {
 		return undecided
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	ctx, cancel := within(ctx, l.timeout)
 	defer cancel()
 	r := &Request{Call: call, ArgValues: args, Effect: envelope.Read, Lookup: true, BodyMax: lookupBodyMax}
 	resp := l.transport.RoundTrip(ctx, r)

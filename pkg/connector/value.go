@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -28,7 +29,7 @@ func decodeJSON(b []byte) (any, error) {
 	if !utf8.Valid(b) {
 		return nil, errUnreadable
 	}
-	d := decoder{b: b}
+	d := decoder{b: string(b)} // copied once; keys and values are parts of it
 	d.space()
 	v, err := d.value(0)
 	if err != nil {
@@ -45,7 +46,7 @@ func decodeJSON(b []byte) (any, error) {
 }
 
 type decoder struct {
-	b   []byte
+	b   string
 	i   int
 	odd bool // grammatical, but unreadable
 }
@@ -77,13 +78,13 @@ func (d *decoder) value(depth int) (any, error) {
 		return d.text()
 	case c == '-' || (c >= '0' && c <= '9'):
 		return d.number()
-	case bytes.HasPrefix(d.b[d.i:], []byte("true")):
+	case strings.HasPrefix(d.b[d.i:], "true"):
 		d.i += 4
 		return true, nil
-	case bytes.HasPrefix(d.b[d.i:], []byte("false")):
+	case strings.HasPrefix(d.b[d.i:], "false"):
 		d.i += 5
 		return false, nil
-	case bytes.HasPrefix(d.b[d.i:], []byte("null")):
+	case strings.HasPrefix(d.b[d.i:], "null"):
 		d.i += 4
 		return nil, nil
 	}
@@ -168,7 +169,7 @@ func (d *decoder) text() (string, error) {
 	for d.i < len(d.b) {
 		switch c := d.b[d.i]; {
 		case c == '"':
-			s := string(d.b[start:d.i])
+			s := d.b[start:d.i]
 			d.i++
 			return s, nil
 		case c == '\\':
@@ -233,7 +234,7 @@ func (d *decoder) hex4() (rune, bool) {
 	if d.i+4 > len(d.b) {
 		return 0, false
 	}
-	n, err := strconv.ParseUint(string(d.b[d.i:d.i+4]), 16, 16)
+	n, err := strconv.ParseUint(d.b[d.i:d.i+4], 16, 16)
 	if err != nil {
 		return 0, false
 	}
@@ -278,7 +279,7 @@ func (d *decoder) number() (any, error) {
 		if d.digits() == 0 {
 			return nil, errNotJSON
 		}
-		if n, err := strconv.Atoi(string(d.b[at:d.i])); err != nil || n > numberExponents {
+		if n, err := strconv.Atoi(d.b[at:d.i]); err != nil || n > numberExponents {
 			d.odd = true
 		}
 	}
@@ -296,8 +297,11 @@ func (d *decoder) digits() int {
 	return d.i - start
 }
 
-// compact returns JSON without white space; digits and escapes stay as written.
+// compact returns JSON without white space, as a copy; digits and escapes stay as written.
 func compact(b []byte) json.RawMessage {
+	if bytes.IndexByte(b, ' ') < 0 && !bytes.ContainsAny(b, "\t\r\n") {
+		return bytes.Clone(b)
+	}
 	var out bytes.Buffer
 	out.Grow(len(b))
 	if err := json.Compact(&out, b); err != nil {
