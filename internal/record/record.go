@@ -66,6 +66,9 @@ type Store interface {
 	// Append publishes outcomes, sent together in order, and waits for all; publishing again what is there changes
 	// nothing. The result has the sequence of each, 0 where a later one has passed it.
 	Append(ctx context.Context, out []Outgoing) ([]uint64, error)
+	// LastOutcome says which outcome is the last of a result subject, and whose: the first revision of its run's record.
+	// ErrNotFound if there is none.
+	LastOutcome(ctx context.Context, id run.ID, scope envelope.Scope) (n int, seq, first uint64, err error)
 	// ReadOutcome reads an outcome by its sequence. ErrNotFound if it has expired.
 	ReadOutcome(ctx context.Context, seq uint64) ([]byte, error)
 	// PutLetter stores a letter at its subject if expect is the subject's last sequence. ErrConflict, ErrFull.
@@ -97,6 +100,8 @@ type Handle struct {
 	ID  run.ID
 	Run *run.Run
 	Seq uint64 // revision; 0: not stored yet
+
+	unsure bool // it was read with outcomes owed: they may be in the stream already
 }
 
 // Now is the time for what must be no earlier: the upper bound of the server's time.
@@ -118,7 +123,7 @@ func (rs *Records) Load(ctx context.Context, id run.ID) (*Handle, error) {
 	if r.First == 0 {
 		r.First = st.Seq
 	}
-	return &Handle{ID: id, Run: r, Seq: st.Seq}, nil
+	return &Handle{ID: id, Run: r, Seq: st.Seq, unsure: len(r.Owed) > 0}, nil
 }
 
 // Save writes the record as the next revision: line 7 of the order. On ErrConflict the handle is worthless: load again.
@@ -159,6 +164,9 @@ func (rs *Records) header(r *run.Run) Header {
 func (rs *Records) Publish(ctx context.Context, h *Handle) error {
 	r := h.Run
 	if err := rs.publishAlarms(ctx, r); err != nil {
+		return err
+	}
+	if err := rs.findPublished(ctx, h); err != nil {
 		return err
 	}
 	if len(r.Owed) == 0 {
@@ -221,6 +229,38 @@ func (rs *Records) publishAlarms(ctx context.Context, r *run.Run) error {
 		r.AlarmPublished(a.N)
 	}
 	return nil
+}
+
+// findPublished asks the stream which of the outcomes that a record was read with are there already. Publishing them again
+// would be refused, but whoever listens live would see them twice.
+func (rs *Records) findPublished(ctx context.Context, h *Handle) error {
+	if !h.unsure {
+		return nil
+	}
+	for _, scope := range []envelope.Scope{envelope.StepScope, envelope.RunScope} {
+		if !owes(h.Run, scope) {
+			continue
+		}
+		n, seq, first, err := rs.Store.LastOutcome(ctx, h.ID, scope)
+		switch {
+		case errors.Is(err, ErrNotFound):
+		case err != nil:
+			return err
+		case first == h.Run.First:
+			h.Run.Published(scope, n, seq)
+		}
+	}
+	h.unsure = false
+	return nil
+}
+
+func owes(r *run.Run, scope envelope.Scope) bool {
+	for i := range r.Owed {
+		if r.Owed[i].Scope == scope {
+			return true
+		}
+	}
+	return false
 }
 
 func owesEnd(r *run.Run) bool {
