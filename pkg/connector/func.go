@@ -58,6 +58,9 @@ func FuncWith(kinds []Kind, name string, effect envelope.Effect, fn GoFunc, opti
 	return Compile(t.spec, append([]Kind{goKind{t}}, kinds...)...)
 }
 
+// GoLookup is the kind for a tool of another kind whose lookup is a Go function: its spec's verify names no kind.
+func GoLookup(fn GoFunc) Kind { return goKind{&funcTool{lookup: fn}} }
+
 // goKind hands out the functions of one tool.
 type goKind struct{ tool *funcTool }
 

@@ -196,3 +196,37 @@ func TestRegistry(t *testing.T) {
 		t.Error("two tools of one name")
 	}
 }
+
+func TestGoLookupOfAnotherKind(t *testing.T) {
+	s := Spec{Name: "x", Effect: envelope.Write, Kind: kindSpec(KindHTTP), Verify: &VerifySpec{Committed: "body == operation_ref"}}
+	tool, err := Compile(s, &stub{name: KindHTTP}, GoLookup(func(_ context.Context, c *Call) (json.RawMessage, error) {
+		return json.Marshal(c.OperationRef)
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tool.Looker.Lookup(t.Context(), testCall()); got.Answer != envelope.Found || string(got.Result) != `"acme/r/s"` {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	at := func(url, committed string) *Spec {
+		return &Spec{Verify: &VerifySpec{Kind: KindSpec{HTTP: &HTTPSpec{URL: url}}, Committed: committed}}
+	}
+	for _, c := range []struct {
+		spec *Spec
+		want int
+	}{
+		{&Spec{}, 0},
+		{at("https://h/?ref={operation_ref}", "true"), 0},
+		{at("https://h/{idempotency_key}", "true"), 0},
+		{at("https://h/", "body.exists(i, i.ref == operation_ref)"), 0},
+		{at("https://h/{invoice_id}", "size(body) > 0"), 1},
+		{&Spec{Verify: &VerifySpec{Kind: kindSpec(KindNATS)}}, 0},
+	} {
+		if got := Warnings(c.spec); len(got) != c.want {
+			t.Errorf("%+v: %v", c.spec.Verify, got)
+		}
+	}
+}

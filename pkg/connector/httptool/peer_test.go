@@ -27,6 +27,8 @@ type peer struct {
 	mu          sync.Mutex
 	script      connectortest.Script
 	answer      func(req *http.Request, body string) string // wins over script if set
+	last        bool                                        // close the connection after the answer
+	closed      bool
 	connections int
 	open        map[net.Conn]bool
 }
@@ -38,7 +40,7 @@ func newPeer(t testing.TB) *peer {
 		t.Fatal(err)
 	}
 	p := &peer{
-		kind: httptool.New(), listener: l, arrived: make(chan connectortest.Seen, 1024), done: make(chan struct{}),
+		kind: httptool.New(), listener: l, arrived: make(chan connectortest.Seen, 2048), done: make(chan struct{}),
 		open: map[net.Conn]bool{},
 	}
 	p.wg.Go(p.accept)
@@ -46,7 +48,15 @@ func newPeer(t testing.TB) *peer {
 	return p
 }
 
+// close ends the peer; nothing arrives after it has returned.
 func (p *peer) close() {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return
+	}
+	p.closed = true
+	p.mu.Unlock()
 	close(p.done)
 	_ = p.listener.Close()
 	p.mu.Lock()
@@ -90,14 +100,14 @@ func (p *peer) serve(c net.Conn) {
 			return
 		}
 		p.mu.Lock()
-		script, answer := p.script, p.answer
+		script, answer, last := p.script, p.answer, p.last
 		p.mu.Unlock()
 		p.arrived <- connectortest.Seen{
 			OperationRef: req.Header.Get("Agentrun-Operation-Ref"), IdempotencyKey: req.Header.Get("Idempotency-Key"),
 			Args: string(body),
 		}
 		if answer != nil {
-			if _, err := io.WriteString(c, answer(req, string(body))); err != nil {
+			if _, err := io.WriteString(c, answer(req, string(body))); err != nil || last {
 				return
 			}
 			continue
@@ -119,7 +129,7 @@ func (p *peer) play(c net.Conn, s connectortest.Script) bool {
 	case connectortest.Hang:
 		<-p.done
 		return false
-	case connectortest.Answer:
+	case connectortest.Answer, connectortest.Garble:
 		out = whole()
 	case connectortest.Fail:
 		status = "500 Internal Server Error"
@@ -165,6 +175,13 @@ func (p *peer) answerWith(f func(req *http.Request, body string) string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.answer = f
+}
+
+func (p *peer) answerThenClose(bytes string) {
+	p.answerWith(func(*http.Request, string) string { return bytes })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = true
 }
 
 func (p *peer) accepted() int {
