@@ -72,6 +72,7 @@ type sim struct {
 	seen    map[string]string // outcome id → its bytes
 	ends    map[int]bool      // episodes with a terminal run outcome
 	lastN   int
+	checks  int
 	liar    bool // its lookups may say absent although it was done: nothing is promised then but that nobody panics
 	log     []string
 }
@@ -126,19 +127,10 @@ func (w *sim) check() {
 	for _, v := range w.r.Violations() {
 		w.broken(v.Rule, "%s", v.What)
 	}
-	data, err := w.r.Encode()
-	if err != nil {
-		w.broken("encode", "%s", err)
-	}
-	r, err := run.Decode(data)
-	if err != nil {
-		w.broken("decode", "%s", err)
-	}
-	if again, err := r.Encode(); err != nil || string(again) != string(data) {
-		w.broken("encode", "the record changes by being read: %v\n%s", err, again)
-	}
-	w.r = r
 	w.checkOutcomes()
+	if w.checks++; w.checks%3 == 0 { // a driver applies several events between two writes, too
+		w.store()
+	}
 	w.checkTruth()
 	calls := 0
 	for _, f := range w.flights {
@@ -157,6 +149,24 @@ func (w *sim) check() {
 			w.broken(run.RuleNothingVanishes, "the letter cannot be written: %s", err)
 		}
 	}
+}
+
+// store writes the record and reads it back: nothing may be lost.
+func (w *sim) store() {
+	w.t.Helper()
+	data, err := w.r.Encode()
+	if err != nil {
+		w.broken("encode", "%s", err)
+	}
+	r, err := run.Decode(data)
+	if err != nil {
+		w.broken("decode", "%s", err)
+	}
+	if again, err := r.Encode(); err != nil || string(again) != string(data) {
+		w.broken("encode", "the record changes by being read: %v\n%s", err, again)
+	}
+	w.r = r
+	w.checkOutcomes()
 }
 
 // checkOutcomes: numbered without gaps, one end for each episode, and the same number always has the same bytes.
@@ -198,6 +208,9 @@ func (w *sim) checkOutcomes() {
 func (w *sim) checkTruth() {
 	w.t.Helper()
 	for _, s := range w.r.Steps {
+		if w.r.End != nil && (s.State == run.Executing || s.State == run.InDoubt) {
+			w.broken(run.RuleOneEnd, "the run has ended, step %s is %s", s.Name, s.State)
+		}
 		if s.Effect != envelope.Write || s.Attempt == 0 {
 			continue
 		}
@@ -212,7 +225,10 @@ func (w *sim) checkTruth() {
 			w.broken(run.RuleProvenOK, "step %s is ok and was never done", s.Name)
 		}
 		not := s.Fail != nil && s.Fail.Row.CommitState == envelope.NotCommitted || s.Fail == nil && s.State == run.Ready
-		if not && n > 0 && !s.Unsettled && s.State != run.Executing && s.State != run.InDoubt {
+		if s.Unsettled && s.Fail != nil && s.Fail.Row.Category != envelope.Conflict {
+			not = false // the contract takes a gateway's refusal of a resend for the operation's; the next dispatch is guarded
+		}
+		if not && n > 0 && s.State != run.Executing && s.State != run.InDoubt {
 			w.broken(run.RuleNoBlindRepeat, "step %s (%s) counts as not done and was done", s.Name, s.State)
 		}
 	}
@@ -409,7 +425,7 @@ func (w *sim) src() run.Source {
 }
 
 func TestRandomEvents(t *testing.T) {
-	const seeds = 3000
+	const seeds = 2000
 	began := time.Now()
 	for seed := range uint64(seeds) {
 		play(t, seeded(seed, 40))
