@@ -2,7 +2,7 @@
 
 GO ?= go
 # Packages whose tests write generated files and golden files anew with -update.
-GOLDEN = ./internal/app ./internal/observe
+GOLDEN = $(sort $(dir $(shell grep -rl --include=*_test.go 'flag.Bool."update"' .)))
 # Seconds of fuzzing per target in `make fuzz`.
 FUZZTIME ?= 20s
 

@@ -124,8 +124,11 @@ func startStack(ctx context.Context, dir string, config []byte) (*stack, error) 
 	for range 2 {
 		select {
 		case <-ready:
-		case <-ctx.Done(): // one of them ended; stop says why
-			return nil, errors.Join(s.stop(), context.Cause(ctx))
+		case <-ctx.Done(): // one of them ended, and stop says why; or it was asked to
+			if err := s.stop(); err != nil {
+				return nil, err
+			}
+			return nil, context.Cause(ctx)
 		case <-late.C:
 			return nil, errors.Join(fmt.Errorf("executor and reconciler were not ready within %s", demoStart), s.stop())
 		}

@@ -45,6 +45,6 @@ func row(b *strings.Builder, f *kong.Flag) {
 	if f.HasDefault {
 		value = "`" + f.Default + "`"
 	}
-	cell := func(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
+	cell := strings.NewReplacer("|", `\|`, "<", "&lt;").Replace
 	fmt.Fprintf(b, "| `%s` | %s | `%s` | %s |\n", cell(name), cell(value), strings.Join(Variables(f.Name), "`, `"), cell(f.Help))
 }
