@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -118,8 +119,10 @@ func (c *Conn) api(ctx context.Context, subject string, ask, answer any) error {
 		var failed struct {
 			Error *refusal `json:"error"`
 		}
-		if err := json.Unmarshal(reply.Data, &failed); err != nil {
-			return fmt.Errorf("answer of %s: %w", subject, err)
+		if bytes.Contains(reply.Data, errorKey) {
+			if err := json.Unmarshal(reply.Data, &failed); err != nil {
+				return fmt.Errorf("answer of %s: %w", subject, err)
+			}
 		}
 		switch r := failed.Error; {
 		case r == nil && answer == nil:

@@ -27,6 +27,8 @@ var (
 	ErrUnsettled = errors.New("the write may or may not have landed")
 	// ErrGap: an earlier message of the result subject is missing; publish from there.
 	ErrGap = errors.New("an earlier outcome is missing")
+	// ErrNotLiteral: a name in the subject is no identifier. A wildcard would be taken for one by the server later.
+	ErrNotLiteral = errors.New("not an identifier")
 	// ErrClosed: the connection was closed by this process.
 	ErrClosed = errors.New("connection closed")
 )
@@ -131,8 +133,6 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 		nats.MaxPingsOutstanding(2),
 		nats.Timeout(2 * time.Second),
 		nats.DrainTimeout(10 * time.Second),
-		// Every subject is built from validated tokens; the check costs more than it finds.
-		nats.SkipSubjectValidation(),
 		nats.ConnectHandler(func(nc *nats.Conn) {
 			c.log.Info("nats connected", "url", nc.ConnectedUrlRedacted())
 			c.stateChanged()

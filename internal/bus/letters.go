@@ -34,7 +34,11 @@ func (l Letters) Put(ctx context.Context, subject string, data []byte, headers m
 	h := make(nats.Header, len(headers)+1)
 	maps.Copy(h, headers)
 	h[headerExpect] = []string{strconv.FormatUint(expect, 10)}
-	seq, err := l.conn.compareAndSet(ctx, LettersStream, &nats.Msg{Subject: subject, Header: h, Data: data}, expect)
+	var seq uint64
+	err := ErrNotLiteral
+	if literalSubject(subject) {
+		seq, err = l.conn.compareAndSet(ctx, LettersStream, &nats.Msg{Subject: subject, Header: h, Data: data}, expect)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("bus: put letter %s at %d: %w", subject, expect, err)
 	}
@@ -119,6 +123,9 @@ func letterOf(subject string, seq uint64, at time.Time, h nats.Header, data []by
 // Alert publishes an alert and waits for its acknowledgement. msgID lets the server drop a repetition within its
 // window; nothing depends on it, and an alert may come twice.
 func (c *Conn) Alert(ctx context.Context, subject string, data []byte, msgID string) error {
+	if !literalSubject(subject) {
+		return fmt.Errorf("bus: publish alert %s: %w", subject, ErrNotLiteral)
+	}
 	msg := &nats.Msg{Subject: subject, Data: data}
 	if msgID != "" {
 		msg.Header = nats.Header{nats.MsgIdHdr: {msgID}}

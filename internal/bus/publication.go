@@ -97,6 +97,9 @@ func (p *publication) await(ctx context.Context) (*nats.Msg, error) {
 		select {
 		case <-p.call.signal:
 		case <-ctx.Done():
+			if reply, _ := p.call.take(); reply != nil && !noResponders(reply) {
+				return reply, nil // it came in time after all
+			}
 			return nil, p.abandoned(ctx.Err())
 		case <-p.conn.closed:
 			return nil, p.abandoned(ErrClosed)

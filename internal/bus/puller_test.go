@@ -237,3 +237,31 @@ func TestFindJob(t *testing.T) {
 		t.Fatal("found a second one")
 	}
 }
+
+// A backlog of jobs does not keep a wake from the only slot, nor the other way round.
+func TestPullerDividesOneSlotAmongFullQueues(t *testing.T) {
+	server := bustest.Start(t)
+	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	nc := server.Conn()
+	const each = 20
+	for i := range each {
+		publishJob(t, nc, bus.JobSubject("default", runID(i)), "{}")
+		if err := c.Wake(deadline(t), "default", runID(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(chan bus.Delivery, 10)
+	p := startPuller(t, c, func(d bus.Delivery) { got <- d })
+	kinds := map[bus.Kind]int{}
+	for range each {
+		p.Want(1)
+		d := receive(t, "a delivery", got)
+		kinds[d.Kind]++
+		if err := d.Ack(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kinds[bus.Job] < each/4 || kinds[bus.Wake] < each/4 {
+		t.Fatalf("of %d deliveries: %v", each, kinds)
+	}
+}

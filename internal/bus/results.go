@@ -61,6 +61,11 @@ func (c *Conn) Results() Results { return Results{c} }
 // named in seqs may be in the stream.
 func (r Results) Append(ctx context.Context, out []Outgoing) (seqs []uint64, err error) {
 	seqs = make([]uint64, len(out))
+	for i := range out {
+		if !literalRun(out[i].ID) {
+			return seqs, fmt.Errorf("bus: publish outcome of %s: %w", out[i].ID, ErrNotLiteral)
+		}
+	}
 	last := make(map[string]uint64, 2)
 	for start := 0; start < len(out); {
 		end := distinctSubjects(out, start)

@@ -91,6 +91,9 @@ func (c *Conn) Runs() *Runs { return &c.runs }
 
 // Load reads the record at the leader. ErrNotFound if there is none; it asks until ctx ends.
 func (r *Runs) Load(ctx context.Context, id run.ID) (Record, error) {
+	if !literalRun(id) {
+		return Record{}, fmt.Errorf("bus: load run %s: %w", id, ErrNotLiteral)
+	}
 	m, err := r.conn.last(ctx, RunsStream, RunSubject(id))
 	if err != nil {
 		return Record{}, fmt.Errorf("bus: load run %s: %w", id, err)
@@ -116,7 +119,11 @@ func (r *Runs) LoadSeq(ctx context.Context, id run.ID) (uint64, error) {
 // server's sync settings make it.
 func (r *Runs) Save(ctx context.Context, id run.ID, data []byte, h RecordHeader, expect uint64) (uint64, error) {
 	msg := &nats.Msg{Subject: RunSubject(id), Header: h.nats(expect), Data: data}
-	seq, err := r.conn.compareAndSet(ctx, RunsStream, msg, expect)
+	var seq uint64
+	err := ErrNotLiteral
+	if literalRun(id) {
+		seq, err = r.conn.compareAndSet(ctx, RunsStream, msg, expect)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("bus: save run %s at %d: %w", id, expect, err)
 	}
@@ -134,6 +141,9 @@ func (r *Runs) Delete(ctx context.Context, id run.ID, seq uint64) error {
 // compareAndSet publishes msg, which expects its subject's last sequence to be expect, until it is known what became
 // of it.
 func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, expect uint64) (uint64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
 	if expect == 0 {
 		if err := c.admit(ctx, stream); err != nil {
 			return 0, err
@@ -164,7 +174,7 @@ func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, 
 		if err != nil {
 			stored = &storedMessage{}
 		}
-		if stored.Seq != expect && stored.Seq != 0 && bytes.Equal(stored.Data, msg.Data) {
+		if stored.Seq > expect && bytes.Equal(stored.Data, msg.Data) {
 			return stored.Seq, nil
 		}
 		if full {

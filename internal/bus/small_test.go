@@ -200,3 +200,30 @@ func TestStopLeavesNothingBehind(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 }
+
+func TestNamesThatAreNoIdentifiersReachNoSubject(t *testing.T) {
+	server := bustest.Start(t)
+	c := setUp(t, server.URL, bus.Config{})
+	ctx := deadline(t)
+	if _, err := c.Runs().Save(ctx, runID(1), []byte("x"), bus.RecordHeader{State: "s"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []run.ID{{Tenant: "*", Run: "run_1"}, {Tenant: "acme", Run: ">"}, {Tenant: "acme", Run: "a b"}, {Tenant: "acme"}, {Tenant: "a.b", Run: "c"}} {
+		_, saved := c.Runs().Save(ctx, id, nil, bus.RecordHeader{}, 0)
+		_, loaded := c.Runs().Load(ctx, id)
+		_, appended := c.Results().Append(ctx, []bus.Outgoing{{ID: id, Scope: bus.ScopeRun, N: 1}})
+		_, found := c.FindJob(ctx, id, 0)
+		_, put := c.Letters().Put(ctx, bus.LetterSubject(id.Tenant, "o", id.Run), nil, nil, 0)
+		for call, err := range map[string]error{
+			"save": saved, "load": loaded, "append": appended, "find": found, "wake": c.Wake(ctx, "default", id),
+			"alert": c.Alert(ctx, bus.AlertSubject(id.Tenant, "o", id.Run), nil, ""),
+		} {
+			if !errors.Is(err, bus.ErrNotLiteral) && (call != "alert" || id.Tenant != "a.b") {
+				t.Errorf("%s of %q: %v", call, id, err)
+			}
+		}
+		if !errors.Is(put, bus.ErrNotLiteral) && id.Tenant != "a.b" {
+			t.Errorf("letter of %q: %v", id, put)
+		}
+	}
+}

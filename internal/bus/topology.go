@@ -121,7 +121,7 @@ func ParseRunSubject(subject string) (id run.ID, ok bool) {
 	}
 	tenant, runID, _ := strings.Cut(rest, ".")
 	id = run.ID{Tenant: tenant, Run: runID}
-	return id, id == FleetRecord || IsIdentifier(tenant) && IsIdentifier(runID)
+	return id, literalRun(id)
 }
 
 // ParseResultSubject returns run and scope of a result subject.
@@ -145,6 +145,17 @@ func ParseLetterSubject(subject string) (tenant, owner, runID string, ok bool) {
 	tenant, rest, _ = strings.Cut(rest, ".")
 	owner, runID, _ = strings.Cut(rest, ".")
 	return tenant, owner, runID, (tenant == InvalidTenant || IsIdentifier(tenant)) && IsIdentifier(owner) && IsIdentifier(runID)
+}
+
+// literalRun reports whether the subjects of id mean this run and nothing else.
+func literalRun(id run.ID) bool {
+	return IsIdentifier(id.Tenant) && IsIdentifier(id.Run) || id == FleetRecord
+}
+
+// literalSubject reports whether every token of subject stands for itself.
+func literalSubject(subject string) bool {
+	return !strings.ContainsAny(subject, "*> \t\r\n\x00") && !strings.Contains(subject, "..") &&
+		!strings.HasPrefix(subject, ".") && !strings.HasSuffix(subject, ".")
 }
 
 // IsIdentifier reports whether s is an identifier of contract §1, and so one literal subject token.

@@ -13,6 +13,9 @@ import (
 
 // Wake puts the run in its queue's wakes and waits for the acknowledgement. One that is there already counts as woken.
 func (c *Conn) Wake(ctx context.Context, queue string, id run.ID) error {
+	if !literalRun(id) || !IsIdentifier(queue) {
+		return fmt.Errorf("bus: wake %s in %s: %w", id, queue, ErrNotLiteral)
+	}
 	p := c.publish(&nats.Msg{Subject: WakeSubject(queue, id)})
 	defer p.close()
 	_, refused, err := p.settle(ctx)
@@ -28,6 +31,9 @@ func (c *Conn) Wake(ctx context.Context, queue string, id run.ID) error {
 // Hint tells the holder of a lease to read a record now. Nothing is promised: without a listener, or without a
 // connection, it is lost.
 func (c *Conn) Hint(holder string, id run.ID) error {
+	if !literalSubject(holder) {
+		return fmt.Errorf("bus: hint to %s: %w", holder, ErrNotLiteral)
+	}
 	if err := c.nc.Publish(HintSubject(holder), hint{id.Tenant, id.Run}.encode()); err != nil {
 		return fmt.Errorf("bus: hint %s: %w", id, err)
 	}
@@ -64,6 +70,9 @@ type QueuedJob struct {
 // FindJob finds the first job of the run, at sequence from or later, that still is in any queue; ErrNotFound if there
 // is none. It may at this moment be with an executor.
 func (c *Conn) FindJob(ctx context.Context, id run.ID, from uint64) (QueuedJob, error) {
+	if !literalRun(id) {
+		return QueuedJob{}, fmt.Errorf("bus: find job of %s: %w", id, ErrNotLiteral)
+	}
 	m, err := c.get(ctx, JobsStream, getRequest{Seq: max(from, 1), NextBySubject: JobSubject("*", id)})
 	if err != nil {
 		return QueuedJob{}, fmt.Errorf("bus: find job of %s: %w", id, err)
