@@ -89,3 +89,10 @@ func TestMistakesInJSON(t *testing.T) {
 		}
 	}
 }
+
+func TestNothingControlsTheTerminal(t *testing.T) {
+	_, _, err := Parse("bad.yaml", []byte("tools:\n  t:\n    effect: write\n    http: {url: 'http://h/', headers: {\"a\\x9b31m\\u202e\": x}}\n"), noEnvironment)
+	if want := "bad.yaml:4:40: tools.t.http.headers.a 31m  is no name for a header: use letters, digits and -"; fmt.Sprint(err) != want {
+		t.Errorf("got  %q\nwant %q", fmt.Sprint(err), want)
+	}
+}
