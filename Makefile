@@ -13,7 +13,7 @@ help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build both commands into bin/
-	$(GO) build -trimpath -o bin/ ./cmd/executor ./cmd/reconciler
+	$(GO) build -o bin/ ./cmd/executor ./cmd/reconciler
 
 demo: build ## run a billing case with everything in one process
 	./bin/executor demo
