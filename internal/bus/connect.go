@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/agentrun/executor/internal/boottime"
 )
 
 // Errors that callers branch on.
@@ -98,7 +100,7 @@ func Connect(o Options) (*Conn, error) {
 		closed: make(chan struct{}),
 	}
 	c.keeper = newKeeper(c)
-	c.clock.now = boottime
+	c.clock.now = boottime.Now
 	c.runs.conn = c
 	c.mux = newMux(o.AttemptTimeout)
 	nc, err := nats.Connect(o.URL, c.natsOptions(o)...)

@@ -104,7 +104,8 @@ func (p *Puller) Want(n int) {
 	p.poke()
 }
 
-// Pause stops asking (true), or goes on (false). What the server already sends still comes.
+// Pause stops taking jobs (true), or goes on (false). Wakes still come: what runs must be able to finish. Jobs that
+// arrive on a request that is still out are given back.
 func (p *Puller) Pause(paused bool) {
 	p.mu.Lock()
 	p.paused = paused
@@ -206,6 +207,7 @@ func (p *Puller) ask(now time.Time) time.Duration {
 			s.left = 0 // lost without a word
 		}
 		switch {
+		case s.left == 0 && p.paused && s.kind == Job:
 		case s.left == 0 && now.Before(s.retryAt):
 			wait = min(wait, s.retryAt.Sub(now))
 		case s.left == 0:
@@ -214,9 +216,6 @@ func (p *Puller) ask(now time.Time) time.Duration {
 			available -= s.left
 			wait = min(wait, parkAfter-age)
 		}
-	}
-	if p.paused {
-		available = 0
 	}
 	pulls := p.divide(idle, available, now)
 	p.mu.Unlock()
@@ -271,7 +270,8 @@ func (p *Puller) receive(s *source, m *nats.Msg) {
 		s.left--
 	}
 	refill := s.left == 0
-	room := p.free > 0 && !p.ended
+	held := p.paused && s.kind == Job
+	room := p.free > 0 && !p.ended && !held
 	if room {
 		p.free--
 	}
@@ -284,7 +284,7 @@ func (p *Puller) receive(s *source, m *nats.Msg) {
 		return
 	}
 	delay := time.Duration(0)
-	if d.Redelivered {
+	if d.Redelivered || held {
 		delay = excessDelay
 	}
 	if err := d.Release(delay); err != nil {

@@ -265,3 +265,31 @@ func TestPullerDividesOneSlotAmongFullQueues(t *testing.T) {
 		t.Fatalf("of %d deliveries: %v", each, kinds)
 	}
 }
+
+func TestPausedPullerStillTakesWakes(t *testing.T) {
+	server := bustest.Start(t)
+	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	got := make(chan bus.Delivery, 10)
+	p := startPuller(t, c, func(d bus.Delivery) {
+		got <- d
+		if err := d.Ack(); err != nil {
+			t.Errorf("ack: %v", err)
+		}
+	})
+	p.Pause(true)
+	p.Want(4)
+	nc := server.Conn()
+	publishJob(t, nc, bus.JobSubject("default", runID(1)), "{}")
+	for i := range 2 {
+		if err := c.Wake(deadline(t), "default", runID(10+i)); err != nil {
+			t.Fatal(err)
+		}
+		if d := receive(t, "a wake", got); d.Kind != bus.Wake {
+			t.Fatalf("a paused puller took %s", d.Subject)
+		}
+	}
+	p.Pause(false)
+	if d := receive(t, "the job", got); d.Kind != bus.Job || d.ID != runID(1) {
+		t.Fatalf("%+v", d)
+	}
+}
