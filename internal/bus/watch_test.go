@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -236,5 +237,60 @@ func TestWatchCatchesUpWithManyRecords(t *testing.T) {
 	t.Logf("%d record headers in %s", n, time.Since(start))
 	if n != records || !ordered {
 		t.Fatalf("%d of %d records, ordered %v", n, records, ordered)
+	}
+}
+
+func TestWatchNoticesLostMessages(t *testing.T) {
+	server := bustest.Start(t)
+	proxy := bustest.StartProxy(t, server)
+	c, direct := setUp(t, proxy.URL, bus.Config{}), dial(t, server.URL)
+	var drops atomic.Int64
+	proxy.Drop(func(subject string, _ []byte) bool {
+		return strings.HasPrefix(subject, "agentrun.runs.") && drops.Add(1)%5 == 2 && drops.Load() < 40
+	})
+	const records = 60
+	changes := make(chan bus.Change, 10)
+	follow(t, func(ctx context.Context) error {
+		return c.WatchRuns(ctx, 0, func(ch bus.Change) { changes <- ch })
+	})
+	if got := receive(t, "current", changes); got.Kind != bus.Current {
+		t.Fatalf("%+v", got)
+	}
+	go func() {
+		for i := range records {
+			if _, err := direct.Runs().Save(context.Background(), runID(i), nil, bus.RecordHeader{State: "s"}, 0); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	for i := range records {
+		if got := receive(t, "a record", changes); got.ID != runID(i) {
+			t.Fatalf("record %d: %+v", i, got)
+		}
+	}
+	if drops.Load() == 0 {
+		t.Fatal("nothing was lost")
+	}
+}
+
+func TestWatchSurvivesAHungServer(t *testing.T) {
+	server := bustest.Start(t)
+	proxy := bustest.StartProxy(t, server)
+	c, direct := setUp(t, proxy.URL, bus.Config{}), dial(t, server.URL)
+	changes := make(chan bus.Change, 10)
+	follow(t, func(ctx context.Context) error {
+		return c.WatchRuns(ctx, 0, func(ch bus.Change) { changes <- ch })
+	})
+	if got := receive(t, "current", changes); got.Kind != bus.Current {
+		t.Fatalf("%+v", got)
+	}
+	proxy.Hold()
+	proxy.Cut()
+	if _, err := direct.Runs().Save(deadline(t), runID(1), nil, bus.RecordHeader{State: "s"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Resume()
+	if got := receive(t, "the record", changes); got.ID != runID(1) {
+		t.Fatalf("%+v", got)
 	}
 }
