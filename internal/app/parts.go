@@ -1,0 +1,23 @@
+package app
+
+import (
+	"time"
+
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/worker"
+	"github.com/agentrun/executor/pkg/connector"
+)
+
+// The benchmark puts an executor together by itself, to leave out what it does not measure. These are the joints.
+
+// NewRecords are the records on a connection.
+func NewRecords(conn *bus.Conn, retention time.Duration) *record.Records {
+	return &record.Records{Store: store{conn}, Clock: conn.Clock(), Retention: retention}
+}
+
+// NewTools are the worker's tools.
+func NewTools(r *connector.Registry) worker.Tools { return tools{r} }
+
+// NewDelivery says in the worker's words what the bus delivered.
+func NewDelivery(d bus.Delivery) worker.Delivery { return delivery(d) }

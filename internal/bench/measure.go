@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/journal"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+type setup struct {
+	kind        string // agentrun or floor
+	sync        string // default or always: of the NATS server
+	concurrency int
+	backlog     int
+	latency     bool
+	profile     string
+}
+
+// bench is one embedded server with streams, a journal, and a connection for the worker and for the publisher.
+type bench struct {
+	setup
+	dir       string
+	server    *natsserver.Server
+	conn      *bus.Conn
+	publisher *nats.Conn
+	js        jetstream.JetStream
+	journal   *journal.Journal
+	commits   atomic.Int64
+	entries   atomic.Int64
+}
+
+const (
+	lease  = 30 * time.Second
+	tenant = "bench"
+	queue  = "default"
+)
+
+func measure(s setup) (sample Sample, err error) {
+	b := &bench{setup: s}
+	if b.dir, err = os.MkdirTemp("", "agentrun-bench-"); err != nil {
+		return Sample{}, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	if err := b.open(); err != nil {
+		return Sample{}, err
+	}
+	defer b.close()
+	if s.latency {
+		return b.oneAtATime()
+	}
+	return b.drain()
+}
+
+func (b *bench) open() error {
+	var err error
+	b.server, err = natsserver.NewServer(&natsserver.Options{
+		ServerName: "bench", DontListen: true, JetStream: true, StoreDir: filepath.Join(b.dir, "nats"), NoSigs: true, NoLog: true,
+		SyncAlways: b.sync == "always",
+	})
+	if err != nil {
+		return err
+	}
+	b.server.Start()
+	if !b.server.ReadyForConnections(10 * time.Second) {
+		return errors.New("the embedded server did not start")
+	}
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	if b.conn, err = bus.Connect(bus.Options{Name: "bench", InProcess: b.server, Logger: quiet}); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	if err := b.conn.Setup(ctx, bus.Config{Queues: []string{queue}, AckWait: 2 * lease}); err != nil {
+		return err
+	}
+	if b.publisher, err = nats.Connect("", nats.InProcessServer(b.server)); err != nil {
+		return err
+	}
+	if b.js, err = jetstream.New(b.publisher, jetstream.WithPublishAsyncMaxPending(4000)); err != nil {
+		return err
+	}
+	b.journal, err = journal.Open(filepath.Join(b.dir, "journal.db"), journal.Options{OnCommit: func(_ time.Duration, n int) {
+		b.commits.Add(1)
+		b.entries.Add(int64(n))
+	}})
+	return err
+}
+
+func (b *bench) close() {
+	if b.journal != nil {
+		_ = b.journal.Close()
+	}
+	if b.publisher != nil {
+		b.publisher.Close()
+	}
+	if b.conn != nil {
+		b.conn.Close()
+	}
+	if b.server != nil {
+		b.server.Shutdown()
+		b.server.WaitForShutdown()
+	}
+}
+
+func id(i int) run.ID { return run.ID{Tenant: tenant, Run: "run_" + strconv.Itoa(i)} }
+
+func job(i int) []byte {
+	return fmt.Appendf(nil, `{"schema":"agentrun.job/v1","tenant":"%s","run_id":"run_%d","workflow":"bench","owner":"bench","actor":"agent:bench",`+
+		`"steps":[{"step":"apply_credit","tool":"noop","args":{"invoice_id":"inv_%d","amount_minor":500}}]}`, tenant, i, i)
+}
+
+// fill publishes the backlog.
+func (b *bench) fill() error {
+	ctx := context.Background()
+	for i := range b.backlog {
+		for {
+			_, err := b.js.PublishMsgAsync(&nats.Msg{Subject: bus.JobSubject(queue, id(i)), Data: job(i)})
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, jetstream.ErrTooManyStalledMsgs) {
+				return err
+			}
+		}
+	}
+	select {
+	case <-b.js.PublishAsyncComplete():
+		return nil
+	case <-time.After(2 * time.Minute):
+		return errors.New("the backlog was not acknowledged")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// drain measures how fast a backlog is worked off: until every job is acknowledged, which is after its last outcome.
+func (b *bench) drain() (Sample, error) {
+	if err := b.fill(); err != nil {
+		return Sample{}, err
+	}
+	before := cpu()
+	writes := b.writes()
+	stop, err := b.startProfile()
+	if err != nil {
+		return Sample{}, err
+	}
+	began := time.Now()
+	w := b.start()
+	for b.left() > 0 {
+		time.Sleep(5 * time.Millisecond)
+	}
+	took := time.Since(began)
+	stop()
+	s := Sample{
+		JobsPerSecond: float64(b.backlog) / took.Seconds(), CPUMicros: float64((cpu() - before).Microseconds()) / float64(b.backlog),
+		RSSMegabytes: peakRSS(), WritesPerJob: float64(b.writes()-writes) / float64(b.backlog),
+	}
+	if c := b.commits.Load(); c > 0 {
+		s.RecordsPerSync = float64(b.entries.Load()) / float64(c)
+	}
+	w.stop()
+	if n := b.stream(bus.ResultsStream).State.Msgs; n != uint64(2*b.backlog) {
+		return s, fmt.Errorf("%d outcomes of %d jobs, wanted two each", n, b.backlog)
+	}
+	return s, nil
+}
+
+// oneAtATime measures publish to terminal outcome, as a publisher that waits sees it.
+func (b *bench) oneAtATime() (Sample, error) {
+	const warm, n = 200, 2000
+	sub, err := b.publisher.SubscribeSync("agentrun.results." + tenant + ".*.run")
+	if err != nil {
+		return Sample{}, err
+	}
+	w := b.start()
+	defer w.stop()
+	took := make([]time.Duration, 0, n)
+	for i := range warm + n {
+		began := time.Now()
+		if err := b.publisher.Publish(bus.JobSubject(queue, id(i)), job(i)); err != nil {
+			return Sample{}, err
+		}
+		if _, err := sub.NextMsg(10 * time.Second); err != nil {
+			return Sample{}, fmt.Errorf("job %d: %w", i, err)
+		}
+		if i >= warm {
+			took = append(took, time.Since(began))
+		}
+	}
+	slices.Sort(took)
+	micros := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
+	return Sample{P50Micros: micros(took[n/2]), P99Micros: micros(took[n*99/100]), RSSMegabytes: peakRSS()}, nil
+}
+
+func (b *bench) stream(name string) *jetstream.StreamInfo {
+	s, err := b.js.Stream(context.Background(), name)
+	if err != nil {
+		return &jetstream.StreamInfo{}
+	}
+	return s.CachedInfo()
+}
+
+func (b *bench) left() uint64 {
+	s, err := b.js.Stream(context.Background(), bus.JobsStream)
+	if err != nil {
+		return 1
+	}
+	return s.CachedInfo().State.Msgs
+}
+
+// writes counts the acknowledged JetStream writes so far, jobs left out.
+func (b *bench) writes() uint64 {
+	return b.stream(bus.RunsStream).State.LastSeq + b.stream(bus.ResultsStream).State.LastSeq + b.stream(bus.WakesStream).State.LastSeq +
+		b.stream(bus.LettersStream).State.LastSeq
+}
+
+func (b *bench) startProfile() (func(), error) {
+	if b.profile == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(b.profile)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, err
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = f.Close()
+	}, nil
+}
+
+func cpu() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// peakRSS is the process's largest resident set so far, in MB.
+func peakRSS() float64 {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "VmHWM:" {
+			kb, _ := strconv.ParseFloat(f[1], 64)
+			return kb / 1024
+		}
+	}
+	return 0
+}
