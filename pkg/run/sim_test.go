@@ -225,7 +225,7 @@ func (w *sim) checkTruth() {
 			w.broken(run.RuleProvenOK, "step %s is ok and was never done", s.Name)
 		}
 		not := s.Fail != nil && s.Fail.Row.CommitState == envelope.NotCommitted || s.Fail == nil && s.State == run.Ready
-		if s.Unsettled && s.Fail != nil && s.Fail.Row.Category != envelope.Conflict {
+		if s.Unsettled && (s.Fail == nil || s.Fail.Row.Category != envelope.Conflict) {
 			not = false // the contract takes a gateway's refusal of a resend for the operation's; the next dispatch is guarded
 		}
 		if not && n > 0 && s.State != run.Executing && s.State != run.InDoubt {
