@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -200,6 +202,25 @@ func TestSubmitTimesOut(t *testing.T) {
 	code, _, errs := command(t, nil, jobJSON("slow", false, "a"), "submit", "--nats", f.url, "--wait", "--timeout", "300ms")
 	if code != 5 || !strings.Contains(errs, "--timeout") || !strings.Contains(errs, "acme/slow") {
 		t.Errorf("exit code %d, stderr %q", code, errs)
+	}
+}
+
+// Ctrl-C ends the wait, not the run.
+func TestSubmitIsInterrupted(t *testing.T) {
+	f := standIn(t, bustest.Start(t).URL)
+	ctx, cancel := context.WithCancel(t.Context())
+	var out, errs bytes.Buffer
+	env := app.Env{Lookup: func(string) (string, bool) { return "", false }, Stdin: strings.NewReader(jobJSON("r", false, "a")), Stdout: &out, Stderr: &errs}
+	done := make(chan int, 1)
+	go func() { done <- run(ctx, []string{"submit", "--nats", f.url, "--wait"}, env) }()
+	bustest.Eventually(t, "the job arrives", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.jobs) == 1
+	})
+	cancel()
+	if code := <-done; code != 1 || !strings.Contains(errs.String(), "goes on without") || out.Len() > 0 {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, &out, &errs)
 	}
 }
 
