@@ -120,6 +120,29 @@ tools:
 	}
 }
 
+// Without its server the process is not ready, says so, lives on, and is ready again when the server is.
+func TestReadinessFollowsTheConnection(t *testing.T) {
+	config := write(t, "c.yaml", "tools: {}\n")
+	s := bustest.Start(t)
+	p := serve(t, "--nats", s.URL, "--config", config, "--data", t.TempDir())
+	s.Stop()
+	bustest.Eventually(t, "/readyz is 503", func() bool {
+		code, body := p.get(t, "/readyz")
+		return code == 503 && strings.Contains(body, "nats: ")
+	})
+	if code, body := p.get(t, "/healthz"); code != 200 {
+		t.Errorf("/healthz: %d %q", code, body)
+	}
+	s.StartAgain()
+	bustest.Eventually(t, "/readyz is 200", func() bool {
+		code, _ := p.get(t, "/readyz")
+		return code == 200
+	})
+	if code := p.end(t); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, p.log)
+	}
+}
+
 // A stop signal while the process waits for NATS ends it at once and cleanly; until then it says why it is not ready.
 func TestServeStopsWhileItWaitsForNATS(t *testing.T) {
 	config := write(t, "c.yaml", "tools: {}\n")

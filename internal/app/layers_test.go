@@ -1,0 +1,135 @@
+package app
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/agentrun/executor/"
+
+// The layers of CONTRIBUTING.md: what each package's code may import of this module and of the outside.
+var (
+	core    = []string{"pkg/run", "pkg/budget", "pkg/envelope", "pkg/deadletter"}
+	drivers = []string{"internal/worker", "internal/reconcile", "internal/operator", "internal/record"}
+	edges   = []string{"internal/bus", "internal/journal", "internal/config", "internal/observe", "internal/terminal", "pkg/connector"}
+	wiring  = []string{"internal/app", "internal/demo", "cmd"}
+
+	impure = []string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand", "sync", "context", "io/fs", "os/exec"}
+)
+
+func under(pkg string, layer []string) bool {
+	for _, p := range layer {
+		if pkg == p || strings.HasPrefix(pkg, p+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// forbidden says why pkg must not import this path, "" if it may.
+func forbidden(pkg, path string) string {
+	own, ours := strings.CutPrefix(path, module)
+	switch {
+	case under(pkg, core):
+		if ours && !under(own, core) {
+			return "the core knows the core only"
+		}
+		for _, p := range impure {
+			if path == p {
+				return "the core is pure"
+			}
+		}
+	case under(pkg, drivers) && ours && (under(own, edges) || under(own, wiring)):
+		return "a driver declares an interface, and never imports an edge"
+	case under(pkg, edges) && ours && (under(own, drivers) || under(own, wiring)):
+		return "an edge knows no driver"
+	case under(pkg, edges) && ours && under(own, edges):
+		// A kind of tool is part of the connector; config reads specs, which are the connector's types.
+		same := strings.Split(pkg, "/")[1] == strings.Split(own, "/")[1]
+		if !same && own != "pkg/connector" {
+			return "an edge knows no other edge"
+		}
+	}
+	return ""
+}
+
+func TestArrowsOnlyGoDown(t *testing.T) {
+	root := filepath.Join("..", "..")
+	seen := map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != root && d.Name() != ".." {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		rel, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		pkg := filepath.ToSlash(rel)
+		seen[pkg] = true
+		src, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, src, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, i := range file.Imports {
+			name, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			if why := forbidden(pkg, name); why != "" {
+				t.Errorf("%s imports %s: %s", path, name, why)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range core {
+		if !seen[p] {
+			t.Errorf("%s was not looked at", p)
+		}
+	}
+}
+
+// The rule itself finds what it is there to find.
+func TestForbidden(t *testing.T) {
+	for _, x := range []struct {
+		pkg, path string
+		allowed   bool
+	}{
+		{"pkg/run", module + "pkg/budget", true},
+		{"pkg/run", "encoding/json", true},
+		{"pkg/run", module + "internal/journal", false},
+		{"pkg/run", "os", false},
+		{"internal/worker", module + "internal/record", true},
+		{"internal/worker", module + "internal/bus", false},
+		{"internal/worker", module + "internal/app", false},
+		{"internal/bus", module + "pkg/run", true},
+		{"internal/bus", module + "internal/journal", false},
+		{"internal/bus", module + "internal/worker", false},
+		{"internal/config", module + "pkg/connector", true},
+		{"pkg/connector/httptool", module + "pkg/connector", true},
+		{"internal/app", module + "internal/worker", true},
+		{"cmd/executor", module + "internal/app", true},
+	} {
+		if why := forbidden(x.pkg, x.path); (why == "") != x.allowed {
+			t.Errorf("%s importing %s: %q", x.pkg, x.path, why)
+		}
+	}
+}
