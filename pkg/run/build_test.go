@@ -263,7 +263,9 @@ func (d *driver) words() []string {
 	return out
 }
 
-func ok(result string) envelope.Reply { return envelope.Reply{OK: true, Result: json.RawMessage(result)} }
+func ok(result string) envelope.Reply {
+	return envelope.Reply{OK: true, Result: json.RawMessage(result)}
+}
 
 func fails(code envelope.Code, effect envelope.Effect) envelope.Reply {
 	return envelope.Reply{Row: envelope.RowFor(code, effect)}

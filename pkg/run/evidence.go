@@ -111,12 +111,14 @@ func settledRow(reply envelope.Reply, effect envelope.Effect) envelope.Row {
 	return reply.Row
 }
 
-// unknownRow is the row with which a write becomes unknown; a failure without one is OUTCOME_UNKNOWN.
+// unknownRow is the row with which a write becomes unknown: it behaves like OUTCOME_UNKNOWN whatever its code.
 func unknownRow(row envelope.Row) envelope.Row {
+	as := envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write)
 	if row.CommitState == envelope.Unknown {
+		row.Directive, row.NextAction, row.Outcome = as.Directive, as.NextAction, as.Outcome
 		return row
 	}
-	return envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write)
+	return as
 }
 
 func replyCode(reply envelope.Reply) envelope.Code {
@@ -252,11 +254,12 @@ func (r *Run) failed(s *Step, reply envelope.Reply, tool *Tool, src Source) {
 		return
 	}
 	s.Failures++
-	r.again(s, Fail{Row: row, Details: reply.Details}, tool, time.Duration(reply.RetryAfter)*time.Millisecond, src)
+	r.again(s, Fail{Row: row, Details: reply.Details}, tool, reply.RetryAfter, src)
 }
 
-// again schedules the next attempt, or ends the step where none may follow.
-func (r *Run) again(s *Step, f Fail, tool *Tool, retryAfter time.Duration, src Source) {
+// again schedules the next attempt, or ends the step where none may follow. retryAfter is in milliseconds and may be
+// longer than a time.Duration.
+func (r *Run) again(s *Step, f Fail, tool *Tool, retryAfter int64, src Source) {
 	now := src.At
 	s.Doubt = nil
 	if r.ending() {
@@ -274,13 +277,13 @@ func (r *Run) again(s *Step, f Fail, tool *Tool, retryAfter time.Duration, src S
 	}
 	var wait time.Duration
 	if tool != nil && f.Row.Code != envelope.CodeVerifiedAbsent && f.Row.Code != envelope.CodeWorkerLost {
-		wait = max(tool.Retry.Delay(max(s.Failures, 1), src.Random), retryAfter)
-		if retryAfter > tool.Retry.MaxRetryAfter || retryAfter > 0 && now.Add(retryAfter) > r.Deadline {
+		if retryAfter > tool.Retry.MaxRetryAfter.Milliseconds() || retryAfter > 0 && retryAfter > int64(r.Deadline-now) {
 			s.NotBefore = safeAdd(now, retryAfter)
 			f.Row = f.Row.Escalated()
 			r.fail(s, f, now)
 			return
 		}
+		wait = max(tool.Retry.Delay(max(s.Failures, 1), src.Random), time.Duration(retryAfter)*time.Millisecond)
 	}
 	s.Fail = &f
 	s.NotBefore = envelope.Time(int64(now) + (int64(wait)+int64(time.Millisecond)-1)/int64(time.Millisecond))
@@ -294,9 +297,9 @@ func (r *Run) again(s *Step, f Fail, tool *Tool, retryAfter time.Duration, src S
 }
 
 // safeAdd leaves a time out that cannot be written as RFC 3339 with four digits of year.
-func safeAdd(t Time, d time.Duration) Time {
+func safeAdd(t Time, millis int64) Time {
 	const last = Time(253402300799999) // 9999-12-31T23:59:59.999Z
-	if sum := t.Add(d); sum <= last && sum >= t {
+	if sum := t + Time(millis); sum <= last && sum >= t {
 		return sum
 	}
 	return 0

@@ -27,6 +27,7 @@ func seeded(seed uint64, events int) chance {
 }
 
 func bytewise(data []byte) chance {
+	events := 0
 	return chance{
 		func(n int) int {
 			if len(data) == 0 {
@@ -36,7 +37,7 @@ func bytewise(data []byte) chance {
 			data = data[1:]
 			return b % n
 		},
-		func() bool { return len(data) > 0 },
+		func() bool { events++; return len(data) > 0 && events < 200 },
 	}
 }
 
