@@ -282,9 +282,21 @@ func compileRule(r Rule, kind string, effect envelope.Effect) (rule, error) {
 	}
 	out := rule{when: when, committed: r.CommitState == envelope.Committed}
 	if !out.committed {
-		out.row = envelope.Custom(r.Code, r.Category, r.CommitState, effect)
+		out.row = rowOf(r.Code, r.Category, r.CommitState, effect)
 	}
 	return out, nil
+}
+
+// rowOf is the row of a code from outside. A write that is said to be unknown is unknown whatever the category: contract
+// §6 has OUTCOME_UNKNOWN's behaviour come before what follows from a category.
+func rowOf(code envelope.Code, category envelope.Category, commit envelope.CommitState, effect envelope.Effect) envelope.Row {
+	row := envelope.Custom(code, category, commit, effect)
+	if commit == envelope.Unknown && effect == envelope.Write {
+		unknown := envelope.RowFor(envelope.CodeOutcomeUnknown, effect)
+		row.CommitState, row.Directive = unknown.CommitState, unknown.Directive
+		row.NextAction, row.Outcome = unknown.NextAction, unknown.Outcome
+	}
+	return row
 }
 
 func validCategory(c envelope.Category) bool {

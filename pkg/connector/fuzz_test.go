@@ -71,6 +71,10 @@ func holdsTogether(t *testing.T, got *envelope.Reply, effect envelope.Effect) {
 		t.Fatalf("unknown: %+v", row)
 	case row.Outcome == envelope.Retryable && (row.Directive != envelope.AfterDelay || row.CommitState != envelope.NotCommitted):
 		t.Fatalf("retryable: %+v", row)
+	case row.CommitState == envelope.Unknown && row.Outcome != envelope.UnknownNow:
+		t.Fatalf("unknown, but %+v", row)
+	case (row.Directive == envelope.AfterDelay) != (row.NextAction == envelope.WaitAndRetry):
+		t.Fatalf("says two things: %+v", row)
 	case row.CommitState == envelope.Committed && row.Outcome != envelope.NeedsHuman:
 		t.Fatalf("committed: %+v", row)
 	case got.RetryAfter < 0 || (got.NotSent && row.CommitState != envelope.NotCommitted):

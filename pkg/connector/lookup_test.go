@@ -230,3 +230,43 @@ func TestWarnings(t *testing.T) {
 		}
 	}
 }
+
+// breaking is a far side whose data breaks what reads it.
+type breaking struct{ stub }
+
+func (b *breaking) Prepare(Preparation) (Transport, error) { return b, nil }
+
+func (b *breaking) CheckArgs(args map[string]any) (string, bool) {
+	return "/id", args["id"] != "refuse"
+}
+
+func (b *breaking) RoundTrip(context.Context, *Request) Response { panic("s3cr3t") }
+
+func TestCallNeverPanics(t *testing.T) {
+	s := Spec{Name: "x", Effect: envelope.Write, Kind: kindSpec(KindHTTP)}
+	verify(&s)
+	tool, err := Compile(s, &breaking{stub{name: KindHTTP}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tool.Caller.Call(t.Context(), testCall()); got.NotSent || got.Row != row(envelope.CodeInternalError, envelope.Write) {
+		t.Errorf("got %+v", got)
+	}
+	if got := tool.Looker.Lookup(t.Context(), testCall()); got.Answer != envelope.Undecided {
+		t.Errorf("got %+v", got)
+	}
+	for args, field := range map[string]string{`{"id":"refuse"}`: "/id", `[]`: ""} {
+		c := testCall()
+		c.Args = json.RawMessage(args)
+		got := tool.Caller.Call(t.Context(), c)
+		if !got.NotSent || got.Row.Code != envelope.CodeInvalidArgument || got.Details["field"] != field {
+			t.Errorf("%s: %+v", args, got)
+		}
+		if got := tool.Looker.Lookup(t.Context(), c); got.Answer != envelope.Undecided {
+			t.Errorf("%s: %+v", args, got)
+		}
+		if got, ok := tool.CheckArgs(c.Args); ok || got != field {
+			t.Errorf("%s: %q %v", args, got, ok)
+		}
+	}
+}

@@ -120,8 +120,23 @@ func parseWord(body any) (e word, valid bool) {
 	if e.ok {
 		return e, e.commit == envelope.Committed
 	}
-	return e, envelope.ValidCode(e.code) && validNext(e.next) && (e.category == "" || validCategory(e.category)) &&
-		(e.directive == "" || validDirective(e.directive))
+	return e, envelope.ValidCode(e.code) && validNext(e.next) && (e.category == "" || validCategory(e.category)) && e.agrees()
+}
+
+// agrees reports whether directive and next action say the same, where both are there: an envelope that tells the caller to
+// wait and the runtime not to has said neither.
+func (e *word) agrees() bool {
+	switch e.directive {
+	case "":
+		return true
+	case envelope.AfterDelay:
+		return e.next == envelope.WaitAndRetry
+	case envelope.AfterInputFix:
+		return e.next == envelope.CorrectInput
+	case envelope.Never:
+		return e.next != envelope.WaitAndRetry
+	}
+	return false
 }
 
 // fields reads members that may be absent but not of another type.
@@ -156,10 +171,6 @@ func validNext(n envelope.NextAction) bool {
 	return false
 }
 
-func validDirective(d envelope.Directive) bool {
-	return d == envelope.Never || d == envelope.AfterDelay || d == envelope.AfterInputFix
-}
-
 // row is the failure's row: from the code, with what the envelope itself says about retry and next action. An own code
 // without category gets the one that its next_action implies. An unknown write stays an unknown write whatever else is said.
 func (e *word) row(effect envelope.Effect) envelope.Row {
@@ -171,7 +182,7 @@ func (e *word) row(effect envelope.Effect) envelope.Row {
 			envelope.Escalate: envelope.Conflict,
 		}[e.next]
 	}
-	row := envelope.Custom(e.code, category, e.commit, effect)
+	row := rowOf(e.code, category, e.commit, effect)
 	if row.CommitState == envelope.Unknown {
 		return row
 	}
@@ -212,7 +223,7 @@ func (c *classifier) fault(f *Fault, r *Request) envelope.Reply {
 		}
 		return c.committed(&Response{Failure: Unreadable}, &scope{})
 	}
-	reply := envelope.Reply{Row: envelope.Custom(f.Code, f.Category, f.CommitState, c.effect)}
+	reply := envelope.Reply{Row: rowOf(f.Code, f.Category, f.CommitState, c.effect)}
 	if reply.Row.Directive == envelope.AfterDelay {
 		reply.RetryAfter = min(max(f.RetryAfter, 0), retryAfterMax).Milliseconds()
 	}

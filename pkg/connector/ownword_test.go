@@ -31,6 +31,9 @@ func TestEnvelopeReply(t *testing.T) {
 		{"asks for approval", wr, status(200, `{"ok":false,"code":"UPSTREAM_DENIED","commit_state":"not_committed","next_action":"request_approval",`+ownRef+`}`), custom(row(envelope.CodeUpstreamDenied, wr), func(r *envelope.Row) {
 			r.NextAction, r.Outcome = envelope.RequestApproval, envelope.NeedsHuman
 		})},
+		{"unknown, internal", wr, status(200, `{"ok":false,"code":"ODD_FAULT","category":"internal","commit_state":"unknown","next_action":"escalate",`+ownRef+`}`), rowOf("ODD_FAULT", envelope.Internal, envelope.Unknown, wr)},
+		{"says two things", rd, status(200, `{"ok":false,"code":"UPSTREAM_ERROR","commit_state":"not_committed","retry":{"directive":"never"},"next_action":"wait_and_retry",`+ownRef+`}`), row(envelope.CodeResultInvalid, rd)},
+		{"directive that is none", rd, status(200, `{"ok":false,"code":"UPSTREAM_ERROR","commit_state":"not_committed","retry":{"directive":"soon"},"next_action":"wait_and_retry",`+ownRef+`}`), row(envelope.CodeResultInvalid, rd)},
 		{"foreign ref", wr, status(200, `{"ok":true,"commit_state":"committed","operation_ref":"acme/r/other"}`), invalid},
 		{"foreign ref of a failure", wr, status(409, `{"ok":false,"code":"STATE_CONFLICT","commit_state":"not_committed","next_action":"escalate","operation_ref":"x"}`), invalid},
 		{"no ref", wr, status(200, `{"ok":true,"commit_state":"committed"}`), invalid},

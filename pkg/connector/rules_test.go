@@ -30,6 +30,7 @@ func TestRules(t *testing.T) {
 		{"status without body", []Rule{safe503}, Response{Failure: TooLarge, Status: 503}, row(envelope.CodeUpstreamUnavailable, wr)},
 		{"needs the body that is not there", []Rule{{When: "body == null", Code: "EMPTY_BODY", Category: envelope.Validation}}, Response{Failure: TooLarge, Status: 200}, row(envelope.CodeResultTooLarge, wr)},
 		{"unknown on a write", []Rule{{When: "status == 400", Code: "ODD_ANSWER", Category: envelope.Validation, CommitState: envelope.Unknown}}, status(400, ``), envelope.Custom("ODD_ANSWER", envelope.Validation, envelope.Unknown, wr)},
+		{"unknown on a write, internal", []Rule{{When: "status == 400", Code: "ODD_ANSWER", Category: envelope.Internal, CommitState: envelope.Unknown}}, status(400, ``), unknownAs("ODD_ANSWER", envelope.Internal)},
 		{"headers in lower case", []Rule{{When: "headers['x-error'] == 'a, b'", Code: "HEADER_SEEN", Category: envelope.Internal}}, Response{Status: 400, Header: map[string][]string{"x-error": {"a", "b"}}}, envelope.Custom("HEADER_SEEN", envelope.Internal, "", wr)},
 		{"args, ref and key", []Rule{{When: "args.id == 'inv_7' && args.n == 9007199254740993 && operation_ref == 'acme/r/s' && idempotency_key.endsWith('.p2')", Code: "ALL_SEEN", Category: envelope.Internal}}, status(400, ``), envelope.Custom("ALL_SEEN", envelope.Internal, "", wr)},
 		{"no rule without a response", []Rule{{When: "status == 0", Code: "NEVER_MATCHED", Category: envelope.Internal}}, Response{Failure: NoReply}, row(envelope.CodeOutcomeUnknown, wr)},
@@ -40,6 +41,13 @@ func TestRules(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unknownAs is OUTCOME_UNKNOWN's row under another code.
+func unknownAs(code envelope.Code, category envelope.Category) envelope.Row {
+	r := row(envelope.CodeOutcomeUnknown, envelope.Write)
+	r.Code, r.Category, r.ReasonCode = code, category, strings.ToLower(string(code))
+	return r
 }
 
 func TestNumbersInCEL(t *testing.T) {

@@ -147,6 +147,32 @@ func TestDeadIdleConnectionIsNoAttempt(t *testing.T) {
 
 func rawRequest(t *testing.T, method string, effect envelope.Effect, args string, edit func(*connector.Spec)) string {
 	t.Helper()
+	return rawBytes(t, func(url string, p *peer) {
+		tool := compile(t, p, method, effect, func(s *connector.Spec) {
+			s.Kind.HTTP.URL = url
+			if edit != nil {
+				edit(s)
+			}
+		})
+		tool.Caller.Call(t.Context(), newCall(args))
+	})
+}
+
+func rawLookup(t *testing.T, args string) string {
+	t.Helper()
+	return rawBytes(t, func(url string, p *peer) {
+		tool := compile(t, p, "POST", envelope.Write, func(s *connector.Spec) {
+			s.Verify = &connector.VerifySpec{
+				Kind: connector.KindSpec{HTTP: &connector.HTTPSpec{Method: "GET", URL: url + "?ref={operation_ref}"}}, Committed: "true",
+			}
+		})
+		tool.Looker.Lookup(t.Context(), newCall(args))
+	})
+}
+
+// rawBytes returns what do sends to the URL, as it is on the wire.
+func rawBytes(t *testing.T, do func(url string, p *peer)) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -164,14 +190,7 @@ func rawRequest(t *testing.T, method string, effect envelope.Effect, args string
 		seen <- string(b[:n])
 		_, _ = io.WriteString(c, response("200 OK", "{}"))
 	}()
-	p := newPeer(t)
-	tool := compile(t, p, method, effect, func(s *connector.Spec) {
-		s.Kind.HTTP.URL = "http://" + l.Addr().String() + "/things"
-		if edit != nil {
-			edit(s)
-		}
-	})
-	tool.Caller.Call(t.Context(), newCall(args))
+	do("http://"+l.Addr().String()+"/things", newPeer(t))
 	return <-seen
 }
 
@@ -202,6 +221,15 @@ func TestWireForm(t *testing.T) {
 	}
 	if strings.Contains(post, "Idempotency-Key:") {
 		t.Errorf("POST: %s", post)
+	}
+	consumed := rawRequest(t, "PUT", envelope.Write, `{"id":"a/b","n":1}`, func(s *connector.Spec) { s.Kind.HTTP.URL += "/{id}?key={idempotency_key}" })
+	if !strings.HasPrefix(consumed, "PUT /things/a%2Fb?key=acme%2Fr%2Fs HTTP/1.1\r\n") || !strings.HasSuffix(consumed, "\r\n\r\n"+`{"n":1}`) {
+		t.Errorf("PUT: %s", consumed)
+	}
+	lookup := rawLookup(t, `{"id":"a","n":1}`)
+	if !strings.HasPrefix(lookup, "GET /things?ref=acme%2Fr%2Fs HTTP/1.1\r\n") || !strings.Contains(lookup, "\r\nAgentrun-Operation-Ref: acme/r/s\r\n") ||
+		strings.Contains(lookup, "Idempotency-Key") {
+		t.Errorf("lookup: %s", lookup)
 	}
 	empty := rawRequest(t, "POST", envelope.Read, ``, nil)
 	if !strings.HasSuffix(empty, "\r\n\r\n{}") || strings.Contains(empty, "Idempotency-Key") {
