@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/agentrun/executor/internal/boottime"
 	"github.com/agentrun/executor/internal/bus"
@@ -61,7 +62,7 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 		ID: c.ID, Holder: j.Holder(), Lease: c.Lease, Concurrency: c.Concurrency, DrainTimeout: c.DrainTimeout,
 		PoisonAfter: box.File.Defaults.PoisonAfter, Defaults: func() run.Defaults { return box.defaults() },
 		Boot: boottime.Now, Random: rand.Float64,
-		Records: newRecords(conn, &c.Process, box), Journal: j, Tools: tools{box.Registry}, Hints: conn, Waker: conn,
+		Records: newRecords(conn, &c.Process, box), Journal: j, Tools: tools{box.Registry}, Hints: conn, Waker: conn, Store: streamStore{conn},
 		Observe: p.observer, Ready: p.ready, Log: p.log,
 	})
 	return p.work(ctx, &c, conn, j, w)
@@ -69,9 +70,26 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 
 // work settles the journal, pulls until ctx ends and drains.
 func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j *journal.Journal, w *worker.Worker) error {
-	if err := w.Settle(ctx); err != nil {
+	created, err := conn.StreamCreated(ctx)
+	if err == nil {
+		err = w.SettleStore(ctx, created)
+	}
+	if err == nil {
+		err = w.Settle(ctx)
+	}
+	if err != nil {
 		return stopped(ctx, fmt.Errorf("settling the journal: %w", err))
 	}
+	conn.OnReplaced(func(created time.Time) {
+		p.ready.Block("store", "the store of run records was made anew; what the journal knows is being restored")
+		go func() {
+			if err := w.SettleStore(ctx, created); err != nil && ctx.Err() == nil {
+				p.log.Error("the journal is not restored; nothing is pulled", "error", err)
+				return
+			}
+			p.ready.Clear("store")
+		}()
+	})
 	stopHints, err := conn.OnHint(j.Holder(), w.Hinted)
 	if err != nil {
 		return err

@@ -21,3 +21,14 @@ func NewTools(r *connector.Registry) worker.Tools { return tools{r} }
 
 // NewDelivery says in the worker's words what the bus delivered.
 func NewDelivery(d bus.Delivery) worker.Delivery { return delivery(d) }
+
+// NewStore tells the worker which store of records the connection has.
+func NewStore(conn *bus.Conn) worker.Store { return streamStore{conn} }
+
+type streamStore struct{ conn *bus.Conn }
+
+// Created is known only while the streams have been looked at since the last reconnect.
+func (s streamStore) Created() (time.Time, bool) {
+	st := s.conn.Status()
+	return st.Created, !st.Observed.IsZero() && !st.Created.IsZero()
+}

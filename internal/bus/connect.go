@@ -149,6 +149,9 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 			}
 			c.mux.loseAll()
 			c.signal(&c.gone)
+			c.mu.Lock()
+			c.status.Observed = time.Time{} // whoever comes back may have another store
+			c.mu.Unlock()
 			c.stateChanged()
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { c.stateChanged() }),

@@ -124,3 +124,34 @@ func (l *loop) renewDue() bool {
 	at, needed := l.renewAt()
 	return needed && !time.Now().Before(at)
 }
+
+// verify sends the lookups that are due, for a run that was woken: the reconciler wakes one whose tool it does not know. A
+// lookup needs no lease: its verdict is bound to the dispatch.
+func (l *loop) verify(r *run.Run, due envelope.Time) {
+	if !l.woken || l.w.isDraining() {
+		return
+	}
+	l.woken = false
+	for _, lk := range r.Lookups(due) {
+		tool, ok := l.w.Tools.Tool(lk.Tool)
+		if !ok || tool.Verify == nil || l.calls[lk.Dispatch] != nil {
+			continue
+		}
+		limit := tool.Verify.Timeout
+		if limit <= 0 {
+			limit = tool.Timeout
+		}
+		ctx, cancel := context.WithTimeout(l.w.ctx, limit)
+		l.calls[lk.Dispatch] = &call{dispatch: &run.Dispatch{ID: lk.Dispatch, Step: lk.Step, Tool: lk.Tool, Effect: envelope.Write}, cancel: cancel}
+		trace := r.Trace
+		go func() {
+			res := &result{dispatch: lk.Dispatch, lookup: &lk, started: l.w.Records.Now()}
+			answer, known := l.w.Tools.Lookup(ctx, l.id, &lk, trace)
+			if !known {
+				answer = envelope.Lookup{Answer: envelope.Undecided}
+			}
+			res.answer, res.at = &answer, l.w.Records.Now()
+			l.finished(res)
+		}()
+	}
+}

@@ -38,6 +38,7 @@ type loop struct {
 	counted  bool      // a job that may kill its reader has been counted by this loop and may be read
 	signalAt time.Time // next in-progress signals
 	again    time.Time // when the run must be looked at again
+	woken    bool      // a wake has come: lookups that only an executor can make are made
 	cutOff   bool      // calls were cut off at the end of the drain time
 }
 
@@ -142,7 +143,9 @@ func (l *loop) advance() error {
 			}
 			l.written(c)
 		} else {
-			l.unchanged(c)
+			if err := l.unchanged(ctx, c); err != nil {
+				return err
+			}
 		}
 		if err := l.publish(ctx); err != nil {
 			return err

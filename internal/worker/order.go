@@ -32,6 +32,7 @@ type change struct {
 	taken   int // of l.arrived
 	ended   []*result
 	starts  []*run.Dispatch
+	gone    bool   // there is no record: what is known stays in the journal, unsettled
 	tell    string // holder of a foreign lease that should read the record
 	err     error
 }
@@ -44,7 +45,7 @@ func (l *loop) decide(ctx context.Context) *change {
 	l.intake(c, now)
 	r := l.h.Run
 	if r == nil {
-		c.ended = l.ended // the record is gone; what is known of its calls stays in the journal
+		c.ended, c.gone = l.ended, true
 		return c
 	}
 	src := run.Source{By: l.w.ID, Random: l.w.Random(), At: now}
@@ -71,6 +72,7 @@ func (l *loop) decide(ctx context.Context) *change {
 		return c // accepted without starting anything; the next look goes on
 	}
 	c.err = l.begin(ctx, c, now, due)
+	l.verify(r, due)
 	if r.Lease != nil && l.renewDue() {
 		c.changed = true
 	}
@@ -99,6 +101,7 @@ func (l *loop) intake(c *change, now envelope.Time) {
 	for i := range l.arrived {
 		d := &l.arrived[i]
 		if d.Wake {
+			l.woken = true
 			continue
 		}
 		switch {
@@ -203,13 +206,8 @@ func (l *loop) commit(ctx context.Context, c *change) error {
 	if r.Lease != nil && l.mine(r.Lease.Holder) && l.h.Seq != 0 {
 		r.Renew(r.Lease.ID)
 	}
-	var effects, intents []run.Entry
-	for _, res := range c.ended {
-		if res.write && !res.journaled && res.lookup == nil {
-			effects = append(effects, run.Entry{Effect: &run.EffectFact{Dispatch: res.dispatch, Reply: res.reply, At: res.at}})
-			res.journaled = true
-		}
-	}
+	effects := c.effects()
+	var intents []run.Entry
 	for _, d := range c.starts {
 		if d.Effect == envelope.Write {
 			intents = append(intents, run.Entry{Intent: l.intent(d)})
@@ -232,6 +230,18 @@ func (l *loop) commit(ctx context.Context, c *change) error {
 		return jerr
 	}
 	return err
+}
+
+// effects are the journal entries of the calls that have ended and are not journaled yet.
+func (c *change) effects() []run.Entry {
+	var out []run.Entry
+	for _, res := range c.ended {
+		if res.write && !res.journaled && res.lookup == nil {
+			out = append(out, run.Entry{Effect: &run.EffectFact{Dispatch: res.dispatch, Reply: res.reply, At: res.at}})
+			res.journaled = true
+		}
+	}
+	return out
 }
 
 // save is the record's compare-and-set. A lease write counts from before it was sent.
@@ -305,12 +315,19 @@ func (l *loop) written(c *change) {
 	}
 }
 
-// unchanged: what came needed no write.
-func (l *loop) unchanged(c *change) {
+// unchanged: what came needed no write of the record. Without a record an effect is journaled all the same: should the
+// store have been lost, it is what the run is restored from.
+func (l *loop) unchanged(ctx context.Context, c *change) error {
+	if entries := c.effects(); c.gone && len(entries) > 0 {
+		if err := l.journal(ctx, entries, false); err != nil {
+			return err
+		}
+	}
 	l.took(c)
 	if len(l.calls) == 0 && len(l.grants) > 0 {
 		l.slots(0) // waiting for a tool's slot or token holds no slot
 	}
+	return nil
 }
 
 func (l *loop) took(c *change) {
@@ -322,7 +339,7 @@ func (l *loop) took(c *change) {
 			call.cancel()
 			call.gate.leave(call.entry)
 		}
-		if res.write && res.lookup == nil {
+		if res.write && res.lookup == nil && !c.gone {
 			l.w.Journal.Later(run.Entry{Settled: res.dispatch})
 		}
 	}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"time"
 
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/deadletter"
-	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -114,4 +114,113 @@ func (w *Worker) evidence(r *run.Run, facts []run.Fact) bool {
 	return changed
 }
 
-var _ = envelope.OK
+// Restore brings everything that the journal still knows into a store that was made anew or comes from an older copy:
+// effects make their steps ok, intents without an effect make them unknown. The worker gives every delivery back until it
+// has returned: a job that comes again must meet what was done for it.
+func (w *Worker) Restore(ctx context.Context, created time.Time) error {
+	const lanes = 16
+	var queues [lanes]chan run.Fact
+	failed := make(chan error, lanes)
+	for i := range queues {
+		q := make(chan run.Fact, 64)
+		queues[i] = q
+		go func() {
+			var err error
+			for f := range q {
+				if err == nil {
+					err = w.restoreFact(ctx, f)
+				}
+			}
+			failed <- err
+		}()
+	}
+	n := 0
+	err := w.Journal.Facts(func(f run.Fact) error {
+		n++
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(f.Intent.Tenant + "/" + f.Intent.RunID))
+		select {
+		case queues[h.Sum32()%lanes] <- f:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	for i := range queues {
+		close(queues[i])
+	}
+	for range queues {
+		err = errors.Join(err, <-failed)
+	}
+	if err != nil {
+		return fmt.Errorf("worker: restore: %w", err)
+	}
+	if err := w.Journal.SetStoreCreated(created); err != nil {
+		return fmt.Errorf("worker: restore: %w", err)
+	}
+	w.store.Store(created.UnixNano())
+	if n > 0 {
+		w.Log.Warn("the store of run records is not the one this journal knew: its facts are restored", "facts", n)
+	}
+	return nil
+}
+
+func (w *Worker) restoreFact(ctx context.Context, f run.Fact) error {
+	id := run.ID{Tenant: f.Intent.Tenant, Run: f.Intent.RunID}
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := w.restoreOnce(ctx, id, f)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if errors.Is(err, record.ErrConflict) {
+			continue
+		}
+		w.Log.Warn("journal entry not restored yet", "tenant", id.Tenant, "run_id", id.Run, "error", err)
+		if !sleep(ctx, wait) {
+			return ctx.Err()
+		}
+	}
+}
+
+func (w *Worker) restoreOnce(ctx context.Context, id run.ID, f run.Fact) error {
+	src := run.Source{By: w.ID, Random: w.Random(), At: w.Records.Now()}
+	h, err := w.Records.Load(ctx, id)
+	if errors.Is(err, record.ErrNotFound) {
+		h, err = &record.Handle{ID: id, Run: run.Restored(f, w.Defaults(), src.At)}, nil
+	}
+	if err != nil {
+		return err
+	}
+	if h.Run.Merge(f, w.Tools, src) == run.Dropped {
+		return nil
+	}
+	if err := w.Records.Save(ctx, h); err != nil {
+		return err
+	}
+	return w.Records.Publish(ctx, h)
+}
+
+// SettleStore finds out whether the store is the one that the journal knows. A journal that knows none takes this one.
+func (w *Worker) SettleStore(ctx context.Context, created time.Time) error {
+	known, ok, err := w.Journal.StoreCreated()
+	if err != nil {
+		return fmt.Errorf("worker: journal: %w", err)
+	}
+	if !ok {
+		if err := w.Journal.SetStoreCreated(created); err != nil {
+			return fmt.Errorf("worker: journal: %w", err)
+		}
+		known = created
+	}
+	w.store.Store(known.UnixNano())
+	if known.Equal(created) {
+		return nil
+	}
+	return w.Restore(ctx, created)
+}
+
+// current reports whether the store is known to be the one that the journal has settled with.
+func (w *Worker) current() bool {
+	created, ok := w.Store.Created()
+	return ok && created.UnixNano() == w.store.Load()
+}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -101,6 +102,12 @@ type Waker interface {
 	Wake(ctx context.Context, queue string, id run.ID) error
 }
 
+// Store tells which store of records this is.
+type Store interface {
+	// Created is the creation time of the store; ok is false while it is not known, for example since a reconnect.
+	Created() (t time.Time, ok bool)
+}
+
 // Observer is told of every transition. All methods are safe for concurrent use and return at once.
 type Observer interface {
 	Outcome(scope, outcome, reason string)
@@ -133,6 +140,7 @@ type Config struct {
 	Tools   Tools
 	Hints   Hints
 	Waker   Waker
+	Store   Store
 	Observe Observer
 	Ready   Ready
 	Log     *slog.Logger
@@ -148,6 +156,8 @@ type Worker struct {
 	stop     context.CancelFunc
 	draining chan struct{} // closed: start nothing new
 	cutoff   chan struct{} // closed: the drain time is over, cut off what is in flight
+
+	store atomic.Int64 // creation time of the store that the journal has settled with, Unix nanoseconds
 
 	mu    sync.Mutex
 	loops map[run.ID]*loop
@@ -174,12 +184,16 @@ func (w *Worker) Deliver(d Delivery) {
 		d.ID = invalidID(&d)
 	}
 	w.mu.Lock()
-	if w.ended || w.isDraining() {
+	if away := !w.current(); away || w.ended || w.isDraining() {
 		w.mu.Unlock()
 		if granted {
 			w.slots.release(1)
 		}
-		_ = d.Release(0)
+		delay := time.Duration(0)
+		if away {
+			delay = storeDelay // the journal has not been settled with this store yet
+		}
+		_ = d.Release(delay)
 		return
 	}
 	l, known := w.loops[d.ID]
@@ -284,6 +298,9 @@ func (w *Worker) leaving(l *loop) bool {
 	delete(w.loops, l.id)
 	return true
 }
+
+// storeDelay is after how long a delivery comes again that met a store which the journal is not settled with.
+const storeDelay = 100 * time.Millisecond
 
 // newID is a random id; ids of one process sort by time, which suits the journal.
 func newID() string {

@@ -174,7 +174,7 @@ func (r *Run) Append(m Message, d Defaults, now Time) Accepted {
 	case err != nil:
 		r.refuse("", "", envelope.CodeJobInvalid, invalidDetails(err.(*JobError)), now)
 	default:
-		accepted = r.take(j, now)
+		accepted = r.take(j, m, d, now)
 	}
 	refused := r.Refusals - before
 	if !accepted && refused == 0 {
@@ -229,7 +229,7 @@ func (r *Run) refuseClosed(j *Job, now Time) {
 }
 
 // take accepts what a readable job brings into a run that goes on. It reports whether anything was accepted.
-func (r *Run) take(j *Job, now Time) bool {
+func (r *Run) take(j *Job, m Message, d Defaults, now Time) bool {
 	if bad := r.checkWaive(j); bad != nil {
 		r.refuse("", "", envelope.CodeJobInvalid, invalidDetails(bad), now)
 		return false
@@ -242,6 +242,10 @@ func (r *Run) take(j *Job, now Time) bool {
 	changed := len(news) > 0 || amends > 0 || len(j.Waive) > 0 || j.More != r.More
 	if !changed || refused > 0 && len(news) == 0 && amends == 0 && len(j.Waive) == 0 {
 		return false // only known steps, or only refused ones: no state, no budget and no end changes
+	}
+	if r.Restored {
+		r.adopt(j, m, d)
+		defer r.reorder(j)
 	}
 	r.More = j.More
 	for _, w := range j.Waive {

@@ -81,6 +81,8 @@ type Run struct {
 	RunPub   Published `json:"run_published,omitzero"`
 	Owed     []Owed    `json:"out,omitempty"`
 	Refusals int       `json:"refusals,omitempty"`
+	// Restored: made from a journal after the store was lost, and its job has not come again yet.
+	Restored bool `json:"restored,omitempty"`
 	// Pending: the first job was delivered before and left no record, so that it may kill its reader. It is counted here
 	// before it is read again.
 	Pending   bool     `json:"pending,omitempty"`

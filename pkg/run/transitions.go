@@ -17,6 +17,7 @@ var transitions = []Transition{
 	{Ready, Failed, "it may not be called: unknown tool, unresolved reference, invalid args, not authorised"},
 	{Ready, Held, "it needs an approval, its attempts are used up, or the deadline or a budget cuts it off after a dispatch"},
 	{Ready, Done, "late proof that an earlier dispatch was committed"},
+	{Ready, InDoubt, "a journal restores a write whose end it does not know, after the store was lost"},
 	{Ready, Stopped, "the run is cancelled"},
 	{Waiting, Executing, "its time has come"},
 	{Waiting, Waiting, "the tool still has no slot or token free"},

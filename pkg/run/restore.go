@@ -1,0 +1,123 @@
+package run
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/agentrun/executor/pkg/budget"
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+// Restored makes the record of a run that a journal knows and the store has lost. It has no steps yet: Merge adds what the
+// journal's facts prove. It stays open until its job comes again, or until its deadline.
+func Restored(f Fact, d Defaults, now Time) *Run {
+	in := &f.Intent
+	d.Owner, d.Workflow, d.Actor = cmp.Or(in.Owner, d.Owner), cmp.Or(in.Workflow, d.Workflow), cmp.Or(in.Actor, d.Actor)
+	r := blank(ID{in.Tenant, in.RunID}, nil, Message{Queue: in.Queue}, d, now)
+	r.Intent, r.Budget, r.More, r.Restored = in.Purpose, in.Budget, true, true
+	r.Deadline = now.Add(r.Budget.Elapsed())
+	r.History = nil
+	r.note(Event{At: now, Kind: EventRestored})
+	return r
+}
+
+// Merge applies one fact of a journal to a record that was made anew or comes from an older copy of the store: an effect
+// makes its step ok, an intent without one makes it unknown. A record that knows the dispatch gets it as evidence.
+func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
+	in := &f.Intent
+	if s := r.Carrying(in.Dispatch); s != nil || r.dispatched(in.Dispatch) != nil {
+		return r.mergeKnown(s, f, tools, src)
+	}
+	s := r.Step(in.Step)
+	reply := envelope.Reply{NoReply: true, Row: envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write)}
+	if f.Effect != nil {
+		reply = f.Effect.Reply
+	}
+	if s != nil && (s.State == Done || s.State == Executing || s.State == InDoubt || r.End != nil) {
+		if !reply.OK {
+			return Dropped
+		}
+		defer r.settle(src.At)
+		return r.lateCommit(s, in.Dispatch, committed{result: reply.Result, evidRef: reply.EvidenceRef, proof: "reply"}, src)
+	}
+	if s == nil {
+		if r.closed() {
+			return Dropped
+		}
+		s = &Step{
+			Name: in.Step, Tool: in.Tool, Args: in.Proposed, Optional: in.Optional, State: Ready,
+			Proposal: max(in.Proposal, 1), Proposals: 1,
+		}
+		if s.Args == nil {
+			s.Args = in.Args
+		}
+		s.Digest = digest(s.Tool, s.Args)
+		r.Steps = append(r.Steps, s)
+	}
+	defer r.settle(src.At)
+	tool, _ := tools.Tool(in.Tool)
+	if tool != nil {
+		s.Owner = tool.Owner
+	}
+	s.Effect, s.Dispatch, s.Key, s.SentArgs = envelope.Write, in.Dispatch, in.Key, envelope.ArgsDigest(in.Tool, in.Args)
+	s.Attempt = max(s.Attempt+1, in.Attempt)
+	if s.FirstSent == 0 {
+		s.FirstSent = in.At
+	}
+	r.Spent.ToolCalls = min(r.Spent.ToolCalls+1, r.Budget.MaxToolCalls)
+	r.note(Event{At: src.At, Started: in.At, Kind: EventDispatch, By: src.By, Step: s.Name, Attempt: s.Attempt, Dispatch: in.Dispatch, Code: replyCode(reply), CommitState: replyCommit(reply, envelope.Write)})
+	switch {
+	case reply.OK && !reply.LookUp && (tool == nil || tool.Verify == nil || !tool.Verify.Always):
+		if s.State != Ready {
+			s.to(Ready)
+		}
+		r.done(s, committed{result: reply.Result, evidRef: reply.EvidenceRef, proof: "reply"}, src.At)
+	case !reply.OK && !reply.NoReply && reply.Row.CommitState == envelope.NotCommitted:
+		// Nothing was done: the step is as ready as the record says.
+	default:
+		if s.State != Ready {
+			s.to(Ready)
+		}
+		r.doubt(s, unknownRow(reply.Row), tool, src, reply.OK)
+	}
+	return Applied
+}
+
+// mergeKnown: the record knows the dispatch. One of this journal that is still executing has lost its worker.
+func (r *Run) mergeKnown(s *Step, f Fact, tools Tools, src Source) Verdict {
+	if f.Effect != nil {
+		return r.Reply(f.Intent.Dispatch, f.Effect.Reply, tools, src)
+	}
+	if s == nil || s.State != Executing || r.Lease == nil {
+		return Dropped
+	}
+	return r.LeaseEnded(tools, src)
+}
+
+// adopt makes the first job that comes for a restored run what it would have been: its header, and its order of steps.
+func (r *Run) adopt(j *Job, m Message, d Defaults) {
+	r.Restored = false
+	fresh := blank(r.ID(), j, m, d, r.CreatedAt)
+	r.Workflow, r.Owner, r.Actor, r.Intent, r.Queue, r.Trace = fresh.Workflow, fresh.Owner, fresh.Actor, fresh.Intent, m.Queue, m.Trace
+	if limits := budget.Fill(j.Budget, d.Budget); budget.Exceeds(limits, d.MaxBudget) == "" {
+		limits.MaxToolCalls = max(limits.MaxToolCalls, r.Spent.ToolCalls)
+		r.Budget = limits
+	}
+	if j.Priority != nil {
+		r.Priority = *j.Priority
+	}
+}
+
+// reorder puts the steps in the job's order, those it does not name first.
+func (r *Run) reorder(j *Job) {
+	place := make(map[string]int, len(j.Steps))
+	for i := range j.Steps {
+		place[j.Steps[i].Step] = i + 1
+	}
+	slices.SortStableFunc(r.Steps, func(a, b *Step) int { return cmp.Compare(place[a.Name], place[b.Name]) })
+	for _, s := range r.Steps {
+		if i := place[s.Name]; i > 0 {
+			s.Optional, s.Parallel = j.Steps[i-1].Optional, j.Parallel
+		}
+	}
+}
