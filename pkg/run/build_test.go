@@ -283,3 +283,11 @@ var (
 	absent    = envelope.Lookup{Answer: envelope.Absent}
 	undecided = envelope.Lookup{Answer: envelope.Undecided}
 )
+// actions are the open letter's allowed actions.
+func actions(d *driver) []string {
+	var out []string
+	for _, a := range d.r.BuildLetter().AllowedActions {
+		out = append(out, string(a))
+	}
+	return out
+}

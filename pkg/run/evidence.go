@@ -319,7 +319,9 @@ func (r *Run) afterwards(s *Step, d DispatchID, reply envelope.Reply, tool *Tool
 		if reply.NotSent && s.Proof == "reply" {
 			return Dropped
 		}
-		r.keep(s, d, envelope.NotCommitted, "", src)
+		if !r.keep(s, d, envelope.NotCommitted, "", src) {
+			return Dropped
+		}
 		r.alarm(envelope.CodeOutcomeDisputed, s, src.At)
 		return Noted
 	case r.End != nil:
@@ -362,10 +364,9 @@ func (r *Run) lateCommit(s *Step, d DispatchID, c committed, src Source) Verdict
 	last := s.Dispatch == d
 	switch {
 	case s.State == Done:
-		if c.evidRef == "" || c.evidRef == s.EvidRef {
+		if c.evidRef == "" || c.evidRef == s.EvidRef || !r.keep(s, d, envelope.Committed, c.evidRef, src) {
 			return Dropped
 		}
-		r.keep(s, d, envelope.Committed, c.evidRef, src)
 		r.alarm(envelope.CodeOutcomeDisputed, s, src.At)
 		return Noted
 	case r.End != nil:
