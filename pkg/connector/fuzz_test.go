@@ -3,6 +3,7 @@ package connector
 import (
 	"bytes"
 	"encoding/json"
+	"reflect"
 	"testing"
 
 	"github.com/agentrun/executor/pkg/envelope"
@@ -88,7 +89,7 @@ func holdsTogether(t *testing.T, got *envelope.Reply, effect envelope.Effect) {
 // Our reader takes nothing that encoding/json refuses, and refuses only what it says it does; what it has taken it writes
 // as JSON that reads the same.
 func FuzzDecodeJSON(f *testing.F) {
-	for _, s := range []string{`{"a":[1,2.50,"x\u00e9",null,true]}`, `{"a":1,"a":2}`, `1e5`, `"\ud83d\ude00"`, `[[[]]]`, ` 01 `, "\"\xc3\x28\""} {
+	for _, s := range []string{`{"a":[1,2.50,"x\u00e9",null,true]}`, `{"a":1,"a":2}`, `1e5`, `"\ud83d\ude00"`, `[[[]]]`, ` 01 `, "\"\xc3\x28\"", `"\ud800x\ud800\ud83d\ude00\u00e9\b\f\n\r\t\/\\\""`, `{"":{"~":[]}}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -98,6 +99,12 @@ func FuzzDecodeJSON(f *testing.F) {
 		}
 		if err != nil {
 			return
+		}
+		std := json.NewDecoder(bytes.NewReader(b))
+		std.UseNumber()
+		var want any
+		if err := std.Decode(&want); err != nil || !reflect.DeepEqual(v, want) {
+			t.Fatalf("%q: %#v, encoding/json has %#v (%v)", b, v, want, err)
 		}
 		out, ok := AppendJSON(nil, v)
 		if !ok || !json.Valid(out) {
