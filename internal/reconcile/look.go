@@ -67,6 +67,7 @@ func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) erro
 	if h.Run.End != nil {
 		return rc.tendEnd(ctx, e, h)
 	}
+	began := time.Now()
 	changed := rc.decide(e, h.Run)
 	if changed {
 		if err := rc.write(ctx, h); err != nil {
@@ -76,7 +77,7 @@ func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) erro
 	if err := rc.publish(ctx, h); err != nil {
 		return err
 	}
-	if due := h.Run.Lookups(rc.Records.Due()); len(due) > 0 {
+	if due := h.Run.Lookups(rc.Records.Now()); len(due) > 0 {
 		if err := rc.verify(ctx, h, due); err != nil {
 			return err
 		}
@@ -88,7 +89,7 @@ func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) erro
 		rc.done(e, h.Seq, true, time.Now())
 		return nil
 	}
-	return rc.onward(ctx, e, h)
+	return rc.onward(ctx, e, h, began)
 }
 
 // decide applies what time alone decides. It reports whether the record changed.
@@ -261,7 +262,7 @@ func (rc *Reconciler) judged(r *run.Run, l *run.Lookup) {
 }
 
 // onward wakes a run that an executor must go on with, and says when to look again.
-func (rc *Reconciler) onward(ctx context.Context, e *entry, h *record.Handle) error {
+func (rc *Reconciler) onward(ctx context.Context, e *entry, h *record.Handle, began time.Time) error {
 	r := h.Run
 	due := rc.Records.Due()
 	need := r.Next(due)
@@ -273,15 +274,17 @@ func (rc *Reconciler) onward(ctx context.Context, e *entry, h *record.Handle) er
 	now := time.Now()
 	at := now.Add(rc.pause())
 	if r.Lease != nil || len(need.Ready) == 0 {
-		at = rc.following(e, r, now)
+		at = rc.following(e, r, began, now)
 	}
 	rc.watchDeadline(r, due)
+	rc.Log.Debug("looked at", "tenant", e.id.Tenant, "run_id", e.id.Run, "revision", h.Seq, "state", r.State(), "ready", len(need.Ready), "again_in", at.Sub(now))
 	rc.done(e, h.Seq, true, at)
 	return nil
 }
 
-// following is when a run must be looked at again that needs nobody now.
-func (rc *Reconciler) following(e *entry, r *run.Run, now time.Time) time.Time {
+// following is when a run must be looked at again that needs nobody now. What became due while it was looked at is due at
+// once; what was due before, and still is, has been tried: again, but not at once.
+func (rc *Reconciler) following(e *entry, r *run.Run, began, now time.Time) time.Time {
 	at := now.Add(time.Hour)
 	sooner := func(t time.Time) {
 		if t.Before(at) {
@@ -300,10 +303,12 @@ func (rc *Reconciler) following(e *entry, r *run.Run, now time.Time) time.Time {
 		sooner(e.seen.Add(e.lease.Length))
 	}
 	for _, end := range e.doubts {
-		sooner(end)
+		if end.After(began) {
+			sooner(end) // an earlier one is in the record as over
+		}
 	}
-	if !at.After(now) {
-		at = now.Add(rc.pause()) // due, and still as it was: again, but not at once
+	if !at.After(began) {
+		at = now.Add(rc.pause())
 	}
 	return at
 }

@@ -295,9 +295,9 @@ func (rc *Reconciler) plan(e *entry, now time.Time) (at time.Time, keep bool) {
 			at = end
 		}
 	}
-	for _, since := range e.doubts {
-		if since.Before(at) {
-			at = since
+	for _, end := range e.doubts {
+		if end.Before(at) && end.After(now) {
+			at = end
 		}
 	}
 	return at, true
