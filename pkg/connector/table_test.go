@@ -27,6 +27,7 @@ func TestDefaultTable(t *testing.T) {
 		{"no reply", Response{Failure: NoReply}, [2]envelope.Row{row(envelope.CodeUpstreamTimeout, rd), unknown}},
 		{"cancelled", Response{Failure: Cancelled}, [2]envelope.Row{row(envelope.CodeUpstreamTimeout, rd), unknown}},
 		{"unreadable", Response{Failure: Unreadable, Status: 200}, [2]envelope.Row{row(envelope.CodeUpstreamTimeout, rd), unknown}},
+		{"a failure that broke off", Response{Failure: Unreadable, Status: 400}, [2]envelope.Row{row(envelope.CodeUpstreamTimeout, rd), unknown}},
 		{"error object", status(200, `{"error":1}`), [2]envelope.Row{never(envelope.CodeUpstreamError), unknown}},
 		{"wrong result", status(200, `{"other":1}`), [2]envelope.Row{row(envelope.CodeResultInvalid, rd), row(envelope.CodeResultInvalid, wr)}},
 		{"text", status(200, `oops`), [2]envelope.Row{row(envelope.CodeResultInvalid, rd), row(envelope.CodeResultInvalid, wr)}},

@@ -2,6 +2,7 @@ package httptool_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -138,6 +139,26 @@ func TestRedirects(t *testing.T) {
 		if got.Row.Code != c.want || len(p.arrived)-before != c.requests || len(other.arrived) != 0 {
 			t.Errorf("%s: %+v after %d requests", c.name, got, len(p.arrived)-before)
 		}
+	}
+}
+
+// A lease that ends between a read's request and where it was sent on: something has left.
+func TestRedirectWithoutLease(t *testing.T) {
+	p := newPeer(t)
+	p.answerWith(func(*http.Request, string) string {
+		return "HTTP/1.1 302 Found\r\nLocation: /end\r\nContent-Length: 0\r\n\r\n"
+	})
+	c := newCall(`{}`)
+	asked := 0
+	c.Last = func() error {
+		if asked++; asked > 1 {
+			return errors.New("gone")
+		}
+		return nil
+	}
+	got := compile(t, p, "GET", envelope.Read, nil).Caller.Call(t.Context(), c)
+	if got.NotSent || !got.NoReply || asked != 2 || len(p.arrived) != 1 {
+		t.Errorf("asked %d times, %d requests: %+v", asked, len(p.arrived), got)
 	}
 }
 
