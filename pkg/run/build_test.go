@@ -283,6 +283,7 @@ var (
 	absent    = envelope.Lookup{Answer: envelope.Absent}
 	undecided = envelope.Lookup{Answer: envelope.Undecided}
 )
+
 // actions are the open letter's allowed actions.
 func actions(d *driver) []string {
 	var out []string

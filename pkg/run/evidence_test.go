@@ -50,7 +50,10 @@ func unknownAfterWindow(d *driver) { unknown(d); d.windowOver("d1") }
 
 func readyAfterAbsent(d *driver) { unknownAfterWindow(d); d.looked("d1", absent, true) }
 
-func waiting(d *driver) { d.begin("a"); d.reply("d1", fails(envelope.CodeUpstreamUnavailable, envelope.Write)) }
+func waiting(d *driver) {
+	d.begin("a")
+	d.reply("d1", fails(envelope.CodeUpstreamUnavailable, envelope.Write))
+}
 
 func laterExecuting(d *driver) { readyAfterAbsent(d); d.begin("a") }
 
@@ -80,7 +83,10 @@ func endedUnknown(d *driver) {
 	d.ended(envelope.NeedsHuman, envelope.CodeVerificationUnavailable, "a")
 }
 
-func endedFatal(d *driver) { d.begin("a"); d.reply("d1", fails(envelope.CodeUpstreamDenied, envelope.Write)) }
+func endedFatal(d *driver) {
+	d.begin("a")
+	d.reply("d1", fails(envelope.CodeUpstreamDenied, envelope.Write))
+}
 
 func TestEvidenceTable(t *testing.T) {
 	const same = run.State("") // the step stays as it is

@@ -167,13 +167,19 @@ func (r *Run) resolvable(s *Step) (may, resultOnly bool) {
 func (r *Run) pick(name string, may func(*Step) bool) (*Step, *Refusal) {
 	open := r.openSteps()
 	if name == "" {
-		if len(open) > 1 {
-			return nil, refusal(BadRequest, "step is missing: %d steps are open", len(open))
+		var fit []*Step
+		for _, s := range open {
+			if may(s) {
+				fit = append(fit, s)
+			}
 		}
-		if len(open) == 1 && may(open[0]) {
-			return open[0], nil
+		switch len(fit) {
+		case 0:
+			return nil, refusal(NotAllowed, "the dead letter has no step for this action")
+		case 1:
+			return fit[0], nil
 		}
-		return nil, refusal(NotAllowed, "the dead letter has no step for this action")
+		return nil, refusal(BadRequest, "step is missing: %d steps are open", len(fit))
 	}
 	for _, s := range open {
 		if s.Name == name {
