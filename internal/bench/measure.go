@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/pprof"
 	"slices"
 	"strconv"
@@ -175,6 +176,9 @@ func (b *bench) drain() (Sample, error) {
 	if c := b.commits.Load(); c > 0 {
 		s.RecordsPerSync = float64(b.entries.Load()) / float64(c)
 	}
+	if err := b.heapProfile(); err != nil {
+		return s, err
+	}
 	w.stop()
 	if n := b.stream(bus.ResultsStream).State.Msgs; n != uint64(2*b.backlog) {
 		return s, fmt.Errorf("%d outcomes of %d jobs, wanted two each", n, b.backlog)
@@ -246,6 +250,19 @@ func (b *bench) startProfile() (func(), error) {
 		pprof.StopCPUProfile()
 		_ = f.Close()
 	}, nil
+}
+
+// heapProfile writes what is in use when the backlog is done, beside the CPU profile.
+func (b *bench) heapProfile() error {
+	if b.profile == "" {
+		return nil
+	}
+	f, err := os.Create(b.profile + ".heap")
+	if err != nil {
+		return err
+	}
+	runtime.GC()
+	return errors.Join(pprof.WriteHeapProfile(f), f.Close())
 }
 
 func cpu() time.Duration {
