@@ -72,6 +72,13 @@ func (l *loop) drop(step string) {
 	}
 }
 
+// dropAll gives every permission back: nothing will be started here.
+func (l *loop) dropAll() {
+	for step := range l.grants {
+		l.drop(step)
+	}
+}
+
 func (g *grant) giveUp(w *Worker) {
 	g.gate.leave(g.entry)
 	if g.slot != nil {

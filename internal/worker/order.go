@@ -46,6 +46,7 @@ func (l *loop) decide(ctx context.Context) *change {
 	r := l.h.Run
 	if r == nil {
 		c.ended, c.gone = l.ended, true
+		l.dropAll()
 		return c
 	}
 	src := run.Source{By: l.w.ID, Random: l.w.Random(), At: now}
@@ -66,6 +67,7 @@ func (l *loop) decide(ctx context.Context) *change {
 	}
 	if r.Lease != nil && !l.mine(r.Lease.Holder) {
 		c.tell = r.Lease.Holder
+		l.dropAll()
 		return c
 	}
 	if r.Pending {
@@ -156,6 +158,7 @@ func (l *loop) apply(r *run.Run, res *result, src run.Source) run.Verdict {
 func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) error {
 	l.again = time.Time{}
 	if l.w.isDraining() {
+		l.dropAll()
 		return nil
 	}
 	r := l.h.Run
