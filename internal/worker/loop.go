@@ -103,7 +103,11 @@ func (l *loop) run() {
 	l.signalAt = time.Now().Add(l.w.Lease)
 	for {
 		l.collect()
-		if err := l.advance(); err != nil {
+		err := l.w.ctx.Err()
+		if err == nil {
+			err = l.advance()
+		}
+		if err != nil {
 			l.abort(err)
 			return
 		}
@@ -205,14 +209,25 @@ func (l *loop) cancelLost() {
 
 func (l *loop) mine(holder string) bool { return holder == l.w.Holder }
 
-// abort leaves the run as a crash would: what is in flight is cut off, and the record tells others.
+// abort leaves the run as a crash would: what is in flight is cut off, and the record tells others. What came back is kept
+// in the journal for the next start.
 func (l *loop) abort(err error) {
 	for _, c := range l.calls {
 		c.cancel()
 	}
-	for range l.calls {
-		l.waitResult()
+	for len(l.ended) < len(l.calls) { // each call has one end, and both are forgotten together
+		<-l.kick
+		l.collect()
 	}
+	for _, res := range l.ended {
+		if res.write && !res.journaled && res.lookup == nil {
+			l.w.Journal.Later(run.Entry{Effect: &run.EffectFact{Dispatch: res.dispatch, Reply: res.reply, At: res.at}})
+		}
+	}
+	for _, c := range l.calls {
+		c.gate.leave(c.entry)
+	}
+	l.calls, l.ended = map[run.DispatchID]*call{}, nil
 	l.letGo()
 	for _, g := range l.grants {
 		g.giveUp(l.w)
@@ -230,21 +245,6 @@ func (l *loop) abort(err error) {
 	if !l.w.leaving(l) {
 		// Something came in the last moment; a new loop takes it.
 		l.w.forgetLoop(l)
-	}
-}
-
-func (l *loop) waitResult() {
-	for {
-		l.mu.Lock()
-		n := len(l.results)
-		l.mu.Unlock()
-		if n > 0 {
-			l.mu.Lock()
-			l.results = l.results[1:]
-			l.mu.Unlock()
-			return
-		}
-		<-l.kick
 	}
 }
 

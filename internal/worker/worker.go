@@ -250,6 +250,9 @@ func (w *Worker) Drain(ctx context.Context, p Puller) {
 	if !w.isDraining() {
 		close(w.draining)
 	}
+	for _, l := range w.loops {
+		l.poke() // who waits for a slot of its tool gives the job back
+	}
 	w.mu.Unlock()
 	if p != nil {
 		p.Stop()
