@@ -107,10 +107,14 @@ func (l *loop) launch(d *run.Dispatch) {
 	}()
 }
 
-// renewAt is when the lease must be renewed next, if a call needs it.
+// renewAt is when the lease must be renewed next, if a call needs it. A call that the record has settled meanwhile (by a
+// report, for example) needs none.
 func (l *loop) renewAt() (time.Time, bool) {
-	for _, c := range l.calls {
-		if c.renews {
+	if l.h == nil || l.h.Run == nil || l.h.Run.Lease == nil || !l.mine(l.h.Run.Lease.Holder) {
+		return time.Time{}, false
+	}
+	for d, c := range l.calls {
+		if s := l.h.Run.Carrying(d); c.renews && s != nil && s.State == run.Executing {
 			third := l.w.Lease / 3
 			left := l.leaseLeft() - (l.w.Lease - l.w.Lease/10 - third)
 			return time.Now().Add(max(left, 0)), true
