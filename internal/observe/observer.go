@@ -29,6 +29,7 @@ type Observer struct {
 	prevented    *prometheus.CounterVec
 	escalations  *prometheus.CounterVec
 	letters      *prometheus.GaugeVec
+	slowed       *prometheus.GaugeVec
 	inFlight     prometheus.Gauge
 	commit       prometheus.Histogram
 	refusals     *prometheus.CounterVec
@@ -60,11 +61,12 @@ func New(role Role, tools ...string) *Observer {
 	o.prevented = counters("duplicate_writes_prevented_total", "Writes that would have been sent a second time but for their record, journal or lookup.", "tool")
 	o.escalations = counters("escalations_total", "Steps and runs handed to a person.", "tool", "reason_code")
 	o.letters = gauges("dead_letters_open", "Dead letters that are open.", "owner", "reason_code")
+	o.slowed = gauges("tool_breaker_open", "1 while a tool is slowed down for everyone on this executor, because it limits its rate or is not available.", "tool")
 	o.inFlight = gauge("runs_in_flight", "Runs that this process works on at this moment.")
 	o.commit = prometheus.NewHistogram(histogram("journal_commit_seconds", "How long a commit of the journal took, its fsync included.", fast))
 	o.refusals = counters("refusals_total", "Jobs, steps and calls that were refused.", "code")
 	o.registry.MustRegister(
-		o.outcomes, o.calls, o.callSeconds, o.resolved, o.settle, o.prevented, o.escalations, o.letters, o.inFlight, o.commit, o.refusals,
+		o.outcomes, o.calls, o.callSeconds, o.resolved, o.settle, o.prevented, o.escalations, o.letters, o.slowed, o.inFlight, o.commit, o.refusals,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	o.auditOverdue = gauge("audit_runs_overdue", "Runs that should have moved on and did not. Zero unless something is broken.")
@@ -108,6 +110,15 @@ func (o *Observer) SettleTime(took time.Duration) { o.settle.Observe(took.Second
 // DuplicatePrevented counts a write that was not sent again because it was known to have been sent.
 func (o *Observer) DuplicatePrevented(tool string) {
 	o.prevented.WithLabelValues(o.tools.label(tool)).Inc()
+}
+
+// Breaker shows whether a tool is slowed down for everyone on this executor.
+func (o *Observer) Breaker(tool string, open bool) {
+	v := 0.0
+	if open {
+		v = 1
+	}
+	o.slowed.WithLabelValues(o.tools.label(tool)).Set(v)
 }
 
 // Escalation counts what was handed to a person. tool is "" where no tool is to blame.

@@ -5,63 +5,94 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/agentrun/executor/pkg/envelope"
 )
 
-// gates keeps each tool's own limits: calls at once, and calls per second. Who waits at a gate holds no slot.
+// gates keeps what each tool can bear on this executor: calls at once, calls per second, and a breaker. Who waits at a
+// gate holds no slot.
 type gates struct {
 	limits func(tool string) Limits
+	told   func(tool string, open bool)
 	mu     sync.Mutex
 	byTool map[string]*gate
 }
 
-func newGates(limits func(string) Limits) *gates {
-	return &gates{limits: limits, byTool: map[string]*gate{}}
+func newGates(limits func(string) Limits, told func(string, bool)) *gates {
+	return &gates{limits: limits, told: told, byTool: map[string]*gate{}}
 }
 
-// of returns the tool's gate, nil if it has no limits.
+// of returns the tool's gate.
 func (g *gates) of(tool string) *gate {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if t, ok := g.byTool[tool]; ok {
-		return t
+	t, ok := g.byTool[tool]
+	if !ok {
+		t = &gate{told: func(open bool) { g.told(tool, open) }}
+		t.set(g.limits(tool))
+		g.byTool[tool] = t
 	}
-	l := g.limits(tool)
-	var t *gate
-	if l.Concurrency > 0 || l.PerSecond > 0 {
-		t = &gate{most: l.Concurrency}
-		if l.PerSecond > 0 {
-			t.tokens = rate.NewLimiter(rate.Limit(l.PerSecond), max(l.Burst, 1))
-		}
-	}
-	g.byTool[tool] = t
 	return t
+}
+
+// refresh asks for every tool's limits again: the config, or the size of the fleet, has changed.
+func (g *gates) refresh() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for tool, t := range g.byTool {
+		t.set(g.limits(tool))
+	}
 }
 
 // gate lets calls of one tool through in the order in which they came.
 type gate struct {
-	mu     sync.Mutex
-	most   int // 0: any number
-	inside int
-	tokens *rate.Limiter // nil: any rate
-	queue  []chan struct{}
-	timer  *time.Timer
+	told func(open bool)
+
+	mu      sync.Mutex
+	most    int // 0: any number
+	inside  int
+	tokens  *rate.Limiter // nil: any rate
+	queue   []chan struct{}
+	timer   *time.Timer
+	breaker breaker
 }
 
-// enter returns a channel that is closed when the caller may call. A nil gate is open.
-func (g *gate) enter() <-chan struct{} {
+// passed is what enter returns to whom need not wait.
+var passed = func() chan struct{} {
 	ch := make(chan struct{})
-	if g == nil {
-		close(ch)
-		return ch
-	}
+	close(ch)
+	return ch
+}()
+
+func (g *gate) set(l Limits) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.queue = append(g.queue, ch)
+	g.most = l.Concurrency
+	switch burst := max(l.Burst, 1); {
+	case l.PerSecond <= 0:
+		g.tokens = nil
+	case g.tokens == nil:
+		g.tokens = rate.NewLimiter(rate.Limit(l.PerSecond), burst)
+	default:
+		g.tokens.SetLimit(rate.Limit(l.PerSecond))
+		g.tokens.SetBurst(burst)
+	}
 	g.pump()
+}
+
+// enter returns a channel that is closed when the caller may call.
+func (g *gate) enter() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.queue) == 0 && g.admit() {
+		return passed
+	}
+	ch := make(chan struct{})
+	g.queue = append(g.queue, ch)
 	return ch
 }
 
-// leave ends a call, or gives up waiting for one.
+// leave ends a call, or gives up waiting for one. A nil gate is a lookup's: it has none.
 func (g *gate) leave(ch <-chan struct{}) {
 	if g == nil {
 		return
@@ -75,21 +106,55 @@ func (g *gate) leave(ch <-chan struct{}) {
 		}
 	}
 	g.inside--
+	if g.inside == 0 {
+		g.breaker.probing = false
+	}
 	g.pump()
+}
+
+// learn tells the gate how a call ended; it does not end the call's place inside.
+func (g *gate) learn(reply *envelope.Reply) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	was := g.breaker.open()
+	g.breaker.learn(reply, time.Now())
+	if is := g.breaker.open(); is != was {
+		g.told(is)
+	}
+	g.pump()
+}
+
+// admit takes a place inside if the limits allow it now; g.mu is held. Otherwise it sees to it that pump comes again.
+func (g *gate) admit() bool {
+	if g.most > 0 && g.inside >= g.most {
+		return false
+	}
+	wait, ok := g.breaker.admits(time.Now())
+	if !ok {
+		if wait > 0 {
+			g.wake(wait)
+		}
+		return false
+	}
+	if g.tokens != nil {
+		res := g.tokens.Reserve()
+		if wait := res.Delay(); wait > 0 {
+			res.Cancel()
+			g.wake(wait)
+			return false
+		}
+	}
+	g.breaker.admitted()
+	g.inside++
+	return true
 }
 
 // pump lets in whom the limits allow; g.mu is held.
 func (g *gate) pump() {
-	for len(g.queue) > 0 && (g.most == 0 || g.inside < g.most) {
-		if g.tokens != nil {
-			res := g.tokens.Reserve()
-			if wait := res.Delay(); wait > 0 {
-				res.Cancel()
-				g.wake(wait)
-				return
-			}
-		}
-		g.inside++
+	for len(g.queue) > 0 && g.admit() {
 		close(g.queue[0])
 		g.queue = g.queue[1:]
 	}
@@ -104,4 +169,74 @@ func (g *gate) wake(wait time.Duration) {
 		defer g.mu.Unlock()
 		g.pump()
 	})
+}
+
+// breaker slows a tool down for every run of this executor when the tool says or shows that it can take no more, instead
+// of burning each run's attempts: closed, open until a time, then one probe whose end decides.
+type breaker struct {
+	failures int           // in a row
+	wait     time.Duration // of the last opening
+	until    time.Time     // zero: closed
+	probing  bool
+}
+
+const (
+	breakerAfter = 10 // failures in a row, where the tool names no time
+	breakerFirst = time.Second
+	breakerMost  = 30 * time.Second
+)
+
+func (b *breaker) open() bool { return !b.until.IsZero() }
+
+// admits reports whether a call may go out now; if not, when to ask again (0: when the probe has ended).
+func (b *breaker) admits(now time.Time) (wait time.Duration, ok bool) {
+	if !b.open() {
+		return 0, true
+	}
+	if wait := b.until.Sub(now); wait > 0 {
+		return wait, false
+	}
+	return 0, !b.probing
+}
+
+func (b *breaker) admitted() {
+	if b.open() {
+		b.probing = true
+	}
+}
+
+// learn counts what a call's end says about the tool. Only failures that are the tool's own count; a refusal of one
+// request is a sign of life.
+func (b *breaker) learn(reply *envelope.Reply, now time.Time) {
+	b.probing = false
+	if reply.OK || !overload(reply) {
+		*b = breaker{}
+		return
+	}
+	b.failures++
+	after := time.Duration(reply.RetryAfter) * time.Millisecond
+	if reply.Row.Code == envelope.CodeUpstreamRateLimited && after > 0 {
+		b.until = later(b.until, now.Add(min(after, 15*time.Minute)))
+		return
+	}
+	if b.failures < breakerAfter && !b.open() {
+		return
+	}
+	b.wait = min(max(2*b.wait, breakerFirst), breakerMost)
+	b.until = later(b.until, now.Add(max(b.wait, min(after, 15*time.Minute))))
+}
+
+func overload(reply *envelope.Reply) bool {
+	switch reply.Row.Code {
+	case envelope.CodeUpstreamRateLimited, envelope.CodeUpstreamUnavailable, envelope.CodeUpstreamTimeout, envelope.CodeOutcomeUnknown:
+		return true
+	}
+	return reply.NoReply
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

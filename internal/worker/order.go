@@ -340,6 +340,9 @@ func (l *loop) took(c *change) {
 		if call := l.calls[res.dispatch]; call != nil {
 			delete(l.calls, res.dispatch)
 			call.cancel()
+			if res.lookup == nil && !res.notOurs {
+				call.gate.learn(&res.reply)
+			}
 			call.gate.leave(call.entry)
 		}
 		if res.write && res.lookup == nil && !c.gone {

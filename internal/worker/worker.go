@@ -115,6 +115,8 @@ type Observer interface {
 	RunsInFlight(change int)
 	Refusal(code string)
 	DuplicatePrevented(tool string)
+	// Breaker is told when a tool is slowed down for everyone on this executor, and when that is over.
+	Breaker(tool string, open bool)
 }
 
 // Ready says whether the process can do its work.
@@ -169,7 +171,7 @@ type Worker struct {
 func New(c Config) *Worker {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Worker{
-		Config: c, slots: newSlots(c.Concurrency), gates: newGates(c.Tools.Limits), ctx: ctx, stop: stop,
+		Config: c, slots: newSlots(c.Concurrency), gates: newGates(c.Tools.Limits, c.Observe.Breaker), ctx: ctx, stop: stop,
 		draining: make(chan struct{}), cutoff: make(chan struct{}), loops: map[run.ID]*loop{},
 	}
 }
@@ -313,3 +315,6 @@ func newID() string {
 	}
 	return id.String()
 }
+
+// Refresh asks for the tools' limits again, after the config or the size of the fleet has changed.
+func (w *Worker) Refresh() { w.gates.refresh() }

@@ -1,0 +1,130 @@
+package worker
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+func failed(code envelope.Code, retryAfter time.Duration) *envelope.Reply {
+	return &envelope.Reply{Row: envelope.RowFor(code, envelope.Read), RetryAfter: retryAfter.Milliseconds()}
+}
+
+func newGate(t *testing.T, l Limits) (*gate, *[]bool) {
+	t.Helper()
+	var told []bool
+	g := newGates(func(string) Limits { return l }, func(_ string, open bool) { told = append(told, open) })
+	return g.of("tool"), &told
+}
+
+func TestGateLetsInInOrderAndNeverTooMany(t *testing.T) {
+	g, _ := newGate(t, Limits{Concurrency: 2})
+	a, b, c, d := g.enter(), g.enter(), g.enter(), g.enter()
+	if !isClosed(a) || !isClosed(b) || isClosed(c) || isClosed(d) {
+		t.Fatal("two of four may enter, the first two")
+	}
+	g.leave(d) // gives up waiting
+	g.leave(a)
+	if !isClosed(c) || isClosed(d) {
+		t.Fatal("the one that waits is next, not the one that gave up")
+	}
+	if g.inside != 2 {
+		t.Fatalf("%d inside, wanted 2", g.inside)
+	}
+}
+
+func TestGateKeepsTheRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := newGate(t, Limits{PerSecond: 10, Burst: 2})
+		began := time.Now()
+		for range 12 {
+			ch := g.enter()
+			<-ch
+			g.leave(ch)
+		}
+		if took := time.Since(began); took < time.Second || took > 1100*time.Millisecond {
+			t.Fatalf("12 calls with a burst of 2 at 10 per second took %s, wanted about 1s", took)
+		}
+	})
+}
+
+// A tool that says how long it wants to be left alone is left alone by everyone, then probed by one.
+func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, told := newGate(t, Limits{})
+		first := g.enter()
+		g.learn(failed(envelope.CodeUpstreamRateLimited, 5*time.Second))
+		g.leave(first)
+		a, b := g.enter(), g.enter()
+		if isClosed(a) || isClosed(b) {
+			t.Fatal("a call was let in inside Retry-After")
+		}
+		began := time.Now()
+		<-a
+		if got := time.Since(began); got != 5*time.Second {
+			t.Fatalf("the probe went out after %s, Retry-After was 5s", got)
+		}
+		if isClosed(b) {
+			t.Fatal("a second call went out beside the probe")
+		}
+		g.learn(&envelope.Reply{OK: true})
+		g.leave(a)
+		if !isClosed(b) {
+			t.Fatal("the tool answers again, and the next one still waits")
+		}
+		g.leave(b)
+		if len(*told) != 2 || !(*told)[0] || (*told)[1] {
+			t.Fatalf("told %v, wanted open and closed", *told)
+		}
+	})
+}
+
+func TestRepeatedFailuresOpenTheBreakerAndRefusalsCloseIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := newGate(t, Limits{})
+		call := func(r *envelope.Reply) time.Duration {
+			began := time.Now()
+			ch := g.enter()
+			<-ch
+			waited := time.Since(began)
+			g.learn(r)
+			g.leave(ch)
+			return waited
+		}
+		down := failed(envelope.CodeUpstreamUnavailable, 0)
+		for i := range breakerAfter {
+			if w := call(down); w != 0 {
+				t.Fatalf("failure %d waited %s", i+1, w)
+			}
+		}
+		for i, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 30 * time.Second, 30 * time.Second} {
+			if w := call(down); w != want {
+				t.Fatalf("probe %d waited %s, wanted %s", i+1, w, want)
+			}
+		}
+		if w := call(failed(envelope.CodeResourceNotFound, 0)); w != 30*time.Second {
+			t.Fatalf("the probe waited %s", w)
+		}
+		if w := call(down); w != 0 {
+			t.Fatalf("a refusal is a sign of life; the next call waited %s", w)
+		}
+	})
+}
+
+// A probe that was let in and never made its call must not keep the tool closed for ever.
+func TestProbeThatIsGivenUpMakesRoomForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := newGate(t, Limits{})
+		first := g.enter()
+		g.learn(failed(envelope.CodeUpstreamRateLimited, time.Second))
+		g.leave(first)
+		probe, next := g.enter(), g.enter()
+		<-probe
+		g.leave(probe)
+		if !isClosed(next) {
+			t.Fatal("nobody may probe any more")
+		}
+	})
+}
