@@ -12,6 +12,9 @@ import (
 // Marshal is json.Marshal without the escaping of <, > and & for HTML: raw values inside v keep the text they were
 // checked and digested with, so that the bytes of a repeated request are those of the first.
 func Marshal(v any) ([]byte, error) {
+	if o, ok := v.(*Outcome); ok && o != nil {
+		return o.Append(make([]byte, 0, 1536))
+	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

@@ -363,11 +363,11 @@ func Decode(data []byte) (*Run, error) {
 func (r *Run) Encode() ([]byte, error) {
 	r.check()
 	r.trim()
-	data, err := envelope.Marshal(r)
+	data, err := r.bytes()
 	if err == nil && len(data) > recordSoftMax {
 		r.size = len(data)
 		r.detach(0, len(data)-recordSoftMax)
-		data, err = envelope.Marshal(r)
+		data, err = r.bytes()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("run record %s/%s: %w", r.Tenant, r.RunID, err)

@@ -1,0 +1,27 @@
+package budget
+
+import "github.com/agentrun/executor/pkg/envelope"
+
+// Append writes the limits as encoding/json does.
+func (l *Limits) Append(buf []byte) ([]byte, error) {
+	o := envelope.NewObject(buf)
+	o.Int("max_turns", l.MaxTurns)
+	o.Int("max_tool_calls", l.MaxToolCalls)
+	o.Int("max_attempts_per_step", l.MaxAttemptsPerStep)
+	o.Int("max_elapsed_ms", l.MaxElapsedMillis)
+	o.Int("max_input_tokens", l.MaxInputTokens)
+	o.Int("max_output_tokens", l.MaxOutputTokens)
+	o.Int("max_estimated_cost_minor_units", l.MaxEstimatedCostMinorUnits)
+	return o.End()
+}
+
+// Append writes what is spent as encoding/json does.
+func (s *Spent) Append(buf []byte) ([]byte, error) {
+	o := envelope.NewObject(buf)
+	o.Int("turns", s.Turns)
+	o.Int("tool_calls", s.ToolCalls)
+	o.Int("input_tokens", s.InputTokens)
+	o.Int("output_tokens", s.OutputTokens)
+	o.Int("estimated_cost_minor_units", s.EstimatedCostMinorUnits)
+	return o.End()
+}
