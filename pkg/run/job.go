@@ -1,9 +1,12 @@
 package run
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"regexp"
+	"strconv"
 	"unicode"
 	"unicode/utf8"
 
@@ -122,23 +125,23 @@ func (j *Job) field(key string, v json.RawMessage) *JobError {
 	var into any
 	switch key {
 	case "schema":
-		into = &j.Schema
+		return text(v, &j.Schema, "/schema")
 	case "tenant":
-		into = &j.Tenant
+		return text(v, &j.Tenant, "/tenant")
 	case "run_id":
-		into = &j.RunID
+		return text(v, &j.RunID, "/run_id")
 	case "workflow":
-		into = &j.Workflow
+		return text(v, &j.Workflow, "/workflow")
 	case "owner":
-		into = &j.Owner
+		return text(v, &j.Owner, "/owner")
 	case "actor":
-		into = &j.Actor
+		return text(v, &j.Actor, "/actor")
 	case "intent":
-		into = &j.Intent
+		return text(v, &j.Intent, "/intent")
 	case "budget":
-		into = &j.Budget
+		return j.budget(v)
 	case "usage":
-		into = &j.Usage
+		return j.usage(v)
 	case "more":
 		into = &j.More
 	case "parallel":
@@ -155,9 +158,114 @@ func (j *Job) field(key string, v json.RawMessage) *JobError {
 		return nil
 	}
 	if err := json.Unmarshal(v, into); err != nil {
-		return jobError("/"+key, "has the wrong type or an impossible value")
+		return jobError("/"+key, wrongType)
 	}
 	return nil
+}
+
+const wrongType = "has the wrong type or an impossible value"
+
+// text reads a string; null leaves it empty.
+func text(v json.RawMessage, into *string, field string) *JobError {
+	if len(v) > 1 && v[0] == '"' && bytes.IndexByte(v, '\\') < 0 {
+		*into = string(v[1 : len(v)-1])
+		return nil
+	}
+	if json.Unmarshal(v, into) != nil {
+		return jobError(field, wrongType)
+	}
+	return nil
+}
+
+// budget reads the limits that the job names, by their exact names.
+func (j *Job) budget(v json.RawMessage) *JobError {
+	if string(v) == "null" {
+		return nil
+	}
+	b := new(budget.Request)
+	j.Budget = b
+	return numbers("/budget", v, func(key string) **int64 {
+		switch key {
+		case "max_turns":
+			return &b.MaxTurns
+		case "max_tool_calls":
+			return &b.MaxToolCalls
+		case "max_attempts_per_step":
+			return &b.MaxAttemptsPerStep
+		case "max_input_tokens":
+			return &b.MaxInputTokens
+		case "max_output_tokens":
+			return &b.MaxOutputTokens
+		case "max_estimated_cost_minor_units":
+			return &b.MaxEstimatedCostMinorUnits
+		}
+		return nil
+	}, func(key string, n int64) {
+		if seconds := float64(n); key == "max_elapsed_seconds" {
+			b.MaxElapsedSeconds = &seconds
+		}
+	})
+}
+
+// usage reads what the caller's model spent.
+func (j *Job) usage(v json.RawMessage) *JobError {
+	if string(v) == "null" {
+		return nil
+	}
+	u := new(budget.Usage)
+	j.Usage = u
+	return numbers("/usage", v, func(key string) **int64 {
+		switch key {
+		case "turns":
+			return &u.Turns
+		case "input_tokens":
+			return &u.InputTokens
+		case "output_tokens":
+			return &u.OutputTokens
+		case "estimated_cost_minor_units":
+			return &u.EstimatedCostMinorUnits
+		}
+		return nil
+	}, func(string, int64) {})
+}
+
+// numbers reads an object of whole numbers, each into the place that at names; other gets what has another place. Members
+// that neither knows are ignored, whatever they are.
+func numbers(field string, v json.RawMessage, at func(key string) **int64, other func(key string, n int64)) *JobError {
+	var bad *JobError
+	ok := envelope.Members(v, func(key string, v json.RawMessage) bool {
+		place := at(key)
+		if place == nil && key != "max_elapsed_seconds" || string(v) == "null" {
+			return true
+		}
+		n, whole := wholeNumber(v)
+		if !whole {
+			bad = jobError(field+"/"+key, "must be a whole number between 0 and 2^53-1")
+			return false
+		}
+		if place != nil {
+			*place = &n
+		} else {
+			other(key, n)
+		}
+		return true
+	})
+	if bad == nil && !ok {
+		bad = jobError(field, "is not an object")
+	}
+	return bad
+}
+
+// wholeNumber reads a number of contract §3: whole, not negative, below 2^53. 45.0 and 1e3 are whole too.
+func wholeNumber(v json.RawMessage) (int64, bool) {
+	if n, err := strconv.ParseInt(string(v), 10, 64); err == nil {
+		return n, n >= 0 && n <= budget.MaxNumber
+	}
+	f, err := strconv.ParseFloat(string(v), 64)
+	if err != nil || f != math.Trunc(f) || f < 0 || f > budget.MaxNumber {
+		return 0, false
+	}
+	return int64(f), true
 }
 
 func (j *Job) steps(v json.RawMessage) *JobError {
@@ -173,19 +281,20 @@ func (j *Job) steps(v json.RawMessage) *JobError {
 		s := &j.Steps[i]
 		var bad *JobError
 		ok := envelope.Members(raw[i], func(key string, v json.RawMessage) bool {
-			var err error
 			switch key {
 			case "step":
-				err = json.Unmarshal(v, &s.Step)
+				bad = text(v, &s.Step, "/step")
 			case "tool":
-				err = json.Unmarshal(v, &s.Tool)
+				bad = text(v, &s.Tool, "/tool")
 			case "optional":
-				err = json.Unmarshal(v, &s.Optional)
+				if json.Unmarshal(v, &s.Optional) != nil {
+					bad = jobError("/optional", wrongType)
+				}
 			case "args":
 				s.Args = envelope.Compact(v)
 			}
-			if err != nil {
-				bad = jobError(fmt.Sprintf("/steps/%d/%s", i, key), "has the wrong type")
+			if bad != nil {
+				bad.Field = "/steps/" + itoa(i) + bad.Field
 			}
 			return bad == nil
 		})
@@ -193,7 +302,7 @@ func (j *Job) steps(v json.RawMessage) *JobError {
 			return bad
 		}
 		if !ok {
-			return jobError(fmt.Sprintf("/steps/%d", i), "is not an object")
+			return jobError("/steps/"+itoa(i), "is not an object")
 		}
 	}
 	return nil
@@ -218,16 +327,10 @@ func (j *Job) check(id ID) *JobError {
 	case j.Priority != nil && (*j.Priority < 0 || *j.Priority > 9):
 		return jobError("/priority", "must be between 0 and 9")
 	}
-	if err := j.Budget.Validate(); err != nil {
-		return jobError("", "%s", err)
-	}
-	if err := j.Usage.Validate(); err != nil {
-		return jobError("", "%s", err)
-	}
 	seen := make(map[string]bool, len(j.Steps))
 	for i := range j.Steps {
 		s := &j.Steps[i]
-		at := func(f string) string { return fmt.Sprintf("/steps/%d/%s", i, f) }
+		at := func(f string) string { return "/steps/" + itoa(i) + "/" + f }
 		if len(s.Args) == 0 || string(s.Args) == "null" {
 			s.Args = json.RawMessage("{}")
 		}
@@ -248,7 +351,7 @@ func (j *Job) check(id ID) *JobError {
 	waived := make(map[string]bool, len(j.Waive))
 	for i, w := range j.Waive {
 		if waived[w] {
-			return jobError(fmt.Sprintf("/waive/%d", i), "is named twice")
+			return jobError("/waive/"+itoa(i), "is named twice")
 		}
 		waived[w] = true
 	}

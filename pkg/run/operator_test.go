@@ -145,9 +145,9 @@ func TestAdmission(t *testing.T) {
 func TestFirstAnswer(t *testing.T) {
 	d := held(t)
 	first := d.by("alice")
-	a, err := d.replay(first, run.ReplayWith{})
+	_, err := d.replay(first, run.ReplayWith{})
 	d.refused(run.NotAllowed, err) // its outcome is unknown
-	a, err = d.resolve(first, wasNotDone)
+	a, err := d.resolve(first, wasNotDone)
 	d.refused("", err)
 	episode := a.Episode
 	d.call("a", silent())
