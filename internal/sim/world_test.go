@@ -1,0 +1,497 @@
+package sim
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentrun/executor/pkg/deadletter"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+var (
+	seedFlag  = flag.Uint64("sim.seed", 0, "the first seed of the world (0: 1)")
+	countFlag = flag.Int("sim.n", 0, "how many seeds (0: what fits into go test)")
+	traceFlag = flag.Bool("sim.trace", false, "print the trace of every seed")
+)
+
+const (
+	lease    = 5 * time.Second
+	chaosFor = 40 * time.Second
+	calmFor  = 15 * time.Minute
+)
+
+// TestWorld plays seeded worlds: chaos first, in which every rule must hold after every step; then the faults stop, and
+// everything must settle.
+func TestWorld(t *testing.T) {
+	first, n := *seedFlag, *countFlag
+	if first == 0 {
+		first = 1
+	}
+	if n == 0 {
+		n = 300
+		if *seedFlag != 0 {
+			n = 1
+		}
+		if testing.Short() {
+			n = 50
+		}
+	}
+	began := time.Now()
+	total := tally{}
+	for seed := first; seed < first+uint64(n); seed++ {
+		synctest.Test(t, func(t *testing.T) {
+			w := playSeed(t, seed)
+			total.add(w)
+			if *traceFlag {
+				fmt.Fprintln(os.Stderr, w.report())
+			}
+			if w.broken != "" {
+				t.Errorf("seed %d (make sim SEED=%d N=1): %s", seed, seed, w.report())
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%d seeds from %d in %s: %s", n, first, time.Since(began).Round(time.Millisecond), total)
+}
+
+// tally counts what the worlds met: a simulation in which nothing happens proves nothing.
+type tally struct {
+	runs, calls, deaths, unknown, resolved, sends int
+}
+
+func (a *tally) add(w *world) {
+	a.runs += len(w.runs)
+	a.calls += w.calls
+	a.sends += len(w.flights)
+	for _, line := range w.trace {
+		switch {
+		case strings.Contains(line, " dies ("):
+			a.deaths++
+		case strings.Contains(line, "looks "):
+			a.unknown++
+		case strings.Contains(line, "is recorded"):
+			a.resolved++
+		}
+	}
+}
+
+func (a tally) String() string {
+	return fmt.Sprintf("%d runs, %d seam calls, %d requests, %d deaths, %d lookups, %d calls of operators", a.runs, a.calls, a.sends, a.deaths, a.unknown, a.resolved)
+}
+
+// player plays one seed.
+type player struct {
+	*world
+	seed   uint64
+	calm   bool
+	rate   int // of a thousand seam calls
+	jobs   map[run.ID][][]byte
+	wires  []run.ID
+	closed chan struct{}
+}
+
+func playSeed(t testing.TB, seed uint64) *world {
+	w := newWorld(t, seed)
+	p := &player{world: w, seed: seed, jobs: map[run.ID][][]byte{}, closed: make(chan struct{})}
+	p.rate = []int{0, 4, 15, 40}[w.dice.n("rate", 4)]
+	w.plan, w.behave = p.mishap, p.conduct
+	w.ackWait = 2 * lease
+	for i := range 2 + w.dice.n("executors", 2) {
+		name := fmt.Sprintf("x%d", i+1)
+		w.executors = append(w.executors, &executor{w: w, name: name, lease: lease, lazy: true, disk: newMemory(w, name)})
+	}
+	for i := range 1 + w.dice.n("reconcilers", 2) {
+		w.recons = append(w.recons, &reconciler{w: w, name: fmt.Sprintf("r%d", i+1), lease: lease})
+	}
+	p.run()
+	p.script()
+	p.settle()
+	p.end()
+	return w
+}
+
+// mishap draws what befalls a seam call.
+func (p *player) mishap(who *proc, op, key string) fault {
+	p.mu.Lock()
+	p.calls++
+	calm := p.calm
+	p.mu.Unlock()
+	if calm || p.rate == 0 {
+		return none
+	}
+	n := p.dice.n("mishap"+who.name+op+key, 1000)
+	if n >= p.rate {
+		return none
+	}
+	switch k := p.dice.n("kind"+who.name+op+key, 10); {
+	case k < 1 && who.name != "op":
+		return []fault{crashBefore, crashAfter}[p.dice.n("crash"+who.name, 2)]
+	case k < 4:
+		return failBefore
+	case k < 6:
+		return failAfter
+	case k < 8:
+		return failLate
+	}
+	return hang
+}
+
+// conduct draws what the provider does.
+func (p *player) conduct(d *run.Dispatch) conduct {
+	p.mu.Lock()
+	calm := p.calm
+	p.mu.Unlock()
+	tool := p.tools[d.Tool]
+	quick := p.dice.between("quick"+d.Ref, 2*time.Millisecond, 300*time.Millisecond)
+	ok := envelope.Reply{OK: true, Result: json.RawMessage(`{"id":"c"}`), EvidenceRef: d.Ref}
+	if d.Effect == envelope.Read {
+		ok.EvidenceRef = ""
+	}
+	done := conduct{commits: true, commitIn: quick / 2, answers: true, answerIn: quick, reply: ok}
+	if calm {
+		return done
+	}
+	refuse := func(c envelope.Code) conduct {
+		return conduct{answers: true, answerIn: quick, reply: envelope.Reply{Row: envelope.RowFor(c, envelope.Read)}}
+	}
+	switch n := p.dice.n("conduct"+d.Ref, 22); {
+	case n < 7:
+		return done
+	case n < 9:
+		done.answerIn = p.dice.between("slow"+d.Ref, quick, tool.Timeout)
+		return done
+	case n < 10:
+		return conduct{notSent: true}
+	case n < 12:
+		return refuse([]envelope.Code{envelope.CodeUpstreamUnavailable, envelope.CodeUpstreamRateLimited}[n-10])
+	case n < 13:
+		return refuse(envelope.CodeUpstreamRejectedInput)
+	case n < 15:
+		done.answers = false // done, and the reply is lost
+		return done
+	case n < 17:
+		done.reply = envelope.Reply{NoReply: true, Row: envelope.RowFor(envelope.CodeOutcomeUnknown, d.Effect)}
+		return done
+	case n < 19:
+		return conduct{late: true}
+	case n < 20:
+		return conduct{late: true, answers: true, answerIn: quick, reply: envelope.Reply{NoReply: true, Row: envelope.RowFor(envelope.CodeOutcomeUnknown, d.Effect)}}
+	case n < 21:
+		done.commitIn, done.answers, done.late = p.dice.between("slow"+d.Ref, quick, tool.Timeout+window), false, true
+		return done
+	}
+	return conduct{} // it hangs and never does anything
+}
+
+// script plays the chaos: jobs first, and moments at which something befalls somebody.
+func (p *player) script() {
+	type moment struct {
+		at time.Duration
+		do func()
+	}
+	var all []moment
+	for i := range 1 + p.dice.n("runs", 3) {
+		id := run.ID{Tenant: "acme", Run: fmt.Sprintf("s%dr%d", p.seed, i+1)}
+		p.wires = append(p.wires, id)
+		for k, data := range p.draftJobs(id) {
+			p.jobs[id] = append(p.jobs[id], data)
+			at := p.dice.between("publish", 0, 3*time.Second) + time.Duration(k)*5*time.Second
+			all = append(all, moment{at, func() { p.publish(id, data) }})
+		}
+	}
+	for range 3 + p.dice.n("events", 12) {
+		all = append(all, moment{p.dice.between("moment", 0, chaosFor), p.event})
+	}
+	sort.SliceStable(all, func(i, j int) bool { return all[i].at < all[j].at })
+	for _, m := range all {
+		if p.sleepUntil(m.at) {
+			return
+		}
+		m.do()
+	}
+	p.sleepUntil(chaosFor)
+}
+
+// sleepUntil waits until a moment of the world; true if a rule was broken before.
+func (p *player) sleepUntil(at time.Duration) bool {
+	t := time.NewTimer(time.Until(p.zero.Add(at)))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return false
+	case <-p.over:
+		return true
+	}
+}
+
+var mixOfTools = []string{"read", "slowread", "write", "write", "slow", "always", "blind", "keyed", "none", "narrow", "narrow"}
+
+// draftJobs draws the jobs of a run.
+func (p *player) draftJobs(id run.ID) [][]byte {
+	var jobs [][]byte
+	n := 1
+	if p.dice.chance("more", 250) {
+		n = 2
+	}
+	k := 0
+	for j := range n {
+		var steps []string
+		for range 1 + p.dice.n("steps", 3) {
+			k++
+			args := `{"n":1}`
+			if k > 1 && p.dice.chance("from", 200) {
+				args = fmt.Sprintf(`{"x":{"$from":"s%d#/id"}}`, k-1)
+			}
+			optional := ""
+			if p.dice.chance("optional", 150) {
+				optional = `,"optional":true`
+			}
+			steps = append(steps, fmt.Sprintf(`{"step":"s%d","tool":%q,"args":%s%s}`, k, mixOfTools[p.dice.n("tool", len(mixOfTools))], args, optional))
+		}
+		members := ""
+		if j < n-1 {
+			members += `,"more":true`
+		}
+		if p.dice.chance("parallel", 350) {
+			members += `,"parallel":true`
+		}
+		if j == 0 && p.dice.chance("budget", 150) {
+			members += fmt.Sprintf(`,"budget":{"max_tool_calls":%d}`, 1+p.dice.n("calls", 4))
+		}
+		jobs = append(jobs, fmt.Appendf(nil, `{"schema":"agentrun.job/v1","tenant":%q,"run_id":%q%s,"steps":[%s]}`, id.Tenant, id.Run, members, strings.Join(steps, ",")))
+	}
+	return jobs
+}
+
+// event lets something befall somebody.
+func (p *player) event() {
+	d := p.dice
+	e := p.executors[d.n("who", len(p.executors))]
+	r := p.recons[d.n("whom", len(p.recons))]
+	id := p.wires[d.n("run", len(p.wires))]
+	switch n := d.n("event", 20); {
+	case n < 4:
+		p.crash(e, d.chance("lost", 200))
+	case n < 7:
+		p.rest(e.life, e.name, d.between("pause", time.Second, 20*time.Second))
+	case n < 8:
+		r.life.die("killed")
+	case n < 9:
+		p.rest(r.life, r.name, d.between("pause", time.Second, 20*time.Second))
+	case n < 11:
+		go p.redeploy(e)
+	case n < 12:
+		p.repeat(id)
+	case n < 13:
+		if jobs := p.jobs[id]; len(jobs) > 0 {
+			p.publish(id, jobs[d.n("which", len(jobs))])
+		}
+	case n < 14:
+		go p.cancel(id)
+	case n < 16:
+		go p.tell(id)
+	default:
+		go p.answer(id)
+	}
+}
+
+func (p *player) rest(who *proc, name string, d time.Duration) {
+	p.say("%s is paused for %s", name, d)
+	who.pause()
+	time.AfterFunc(d, func() {
+		p.say("%s goes on", name)
+		who.resume()
+	})
+}
+
+// crash kills an executor, with or without its disk; its supervisor starts it again.
+func (p *player) crash(e *executor, disk bool) {
+	p.mu.Lock()
+	e.lost = disk
+	p.mu.Unlock()
+	e.life.die("killed")
+}
+
+// redeploy ends an executor as a deploy does.
+func (p *player) redeploy(e *executor) { e.drain() }
+
+func (p *player) cancel(id run.ID) {
+	p.operatorCall(p.newProc("op"), id, "cancel", func(r *run.Run, now envelope.Time) bool {
+		return r.CancelRun("alice", "stop", now) == run.Applied
+	})
+}
+
+// tell is a program's report of what really became of a request.
+func (p *player) tell(id run.ID) {
+	p.mu.Lock()
+	var known []*flight
+	for _, f := range p.flights {
+		if f.id == id && f.Effect == envelope.Write && f.decided {
+			known = append(known, f)
+		}
+	}
+	p.mu.Unlock()
+	if len(known) == 0 {
+		return
+	}
+	f := known[p.dice.n("report", len(known))]
+	res := run.Resolution{CommitState: envelope.NotCommitted, EvidenceRef: f.Ref}
+	attempt := f.Attempt
+	if f.committed {
+		res.CommitState = envelope.Committed
+		if p.dice.chance("result", 500) {
+			res.Result = json.RawMessage(`{"id":"c"}`)
+		}
+		attempt *= p.dice.n("attempt", 2)
+	}
+	p.operatorCall(p.newProc("op"), id, "report", func(r *run.Run, now envelope.Time) bool {
+		_, refused := r.Report(f.Step, attempt, "webhook", res, p.world, now)
+		return refused == nil
+	})
+}
+
+// answer is a person who deals with an open letter, truthfully.
+func (p *player) answer(id run.ID) {
+	k := p.dice.n("answer", 4)
+	p.operatorCall(p.newProc("op"), id, "answer", func(r *run.Run, now envelope.Time) bool {
+		if r.Letter == nil || !r.Letter.Open {
+			return false
+		}
+		l := r.BuildLetter()
+		call := run.Call{Letter: l.ID, By: "alice", Reason: "looked into it", At: now}
+		switch {
+		case slices.Contains(l.AllowedActions, deadletter.Resolve) && k > 0:
+			call.Step = l.Open[p.dice.n("open", len(l.Open))].Step
+			p.mu.Lock()
+			undecided, done := p.open(id, call.Step), p.ledger(id, call.Step) > 0
+			p.mu.Unlock()
+			if undecided {
+				return false // nobody can know yet
+			}
+			res := run.Resolution{CommitState: envelope.NotCommitted}
+			if done {
+				res = run.Resolution{CommitState: envelope.Committed, Result: json.RawMessage(`{"id":"c"}`), EvidenceRef: r.Ref(call.Step)}
+			}
+			_, refused := r.Resolve(call, res, p.world)
+			return refused == nil
+		case slices.Contains(l.AllowedActions, deadletter.Replay) && k > 1:
+			_, refused := r.Replay(call, run.ReplayWith{})
+			return refused == nil
+		}
+		_, refused := r.Discard(call)
+		return refused == nil
+	})
+}
+
+// supervise starts a process again whenever its life has ended.
+func (p *player) supervise(name string, down func() chan struct{}, start func()) {
+	for {
+		select {
+		case <-down():
+		case <-p.closed:
+			return
+		}
+		t := time.NewTimer(p.dice.between("restart"+name, 50*time.Millisecond, 15*time.Second))
+		select {
+		case <-t.C:
+		case <-p.closed:
+			t.Stop()
+			return
+		}
+		start()
+	}
+}
+
+func (p *player) run() {
+	for _, e := range p.executors {
+		e.start()
+		go p.supervise(e.name, func() chan struct{} {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return e.down
+		}, func() {
+			p.mu.Lock()
+			if e.lost {
+				p.sayLocked("%s has lost its journal", e.name)
+				e.disk.wipe()
+				e.lost = false
+			}
+			p.mu.Unlock()
+			e.start()
+		})
+	}
+	for _, r := range p.recons {
+		r.start()
+		go p.supervise(r.name, func() chan struct{} {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return r.down
+		}, r.start)
+	}
+}
+
+// settle stops the faults and waits until nothing is owed any more.
+func (p *player) settle() {
+	p.mu.Lock()
+	p.calm = true
+	p.sayLocked("no more faults")
+	procs := slices.Clone(p.procs)
+	p.mu.Unlock()
+	for _, who := range procs {
+		who.resume()
+	}
+	for until := time.Now().Add(calmFor); time.Now().Before(until); {
+		if p.sleepUntil(time.Since(p.zero) + 500*time.Millisecond) {
+			return
+		}
+		p.mu.Lock()
+		over := p.settled()
+		p.mu.Unlock()
+		if over {
+			break
+		}
+	}
+	p.mu.Lock()
+	p.checkEnd()
+	p.mu.Unlock()
+}
+
+// end stops every process; all of their code must come to an end.
+func (p *player) end() {
+	close(p.closed)
+	p.mu.Lock()
+	procs := slices.Clone(p.procs)
+	p.mu.Unlock()
+	for _, who := range procs {
+		who.die("the world ends")
+	}
+	for _, e := range p.executors {
+		p.downIn(e.name, e.down)
+	}
+	for _, r := range p.recons {
+		p.downIn(r.name, r.down)
+	}
+}
+
+func (p *player) downIn(name string, down chan struct{}) {
+	t := time.NewTimer(5 * time.Minute)
+	defer t.Stop()
+	select {
+	case <-down:
+	case <-t.C:
+		p.mu.Lock()
+		p.violated("end", "the code of %s does not end", name)
+		p.mu.Unlock()
+	}
+}
