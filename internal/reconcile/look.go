@@ -73,6 +73,7 @@ func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) erro
 		if err := rc.write(ctx, h); err != nil {
 			return err
 		}
+		rc.windows(e, h.Run) // what it made unknown is stored: its windows begin now
 	}
 	if err := rc.publish(ctx, h); err != nil {
 		return err
@@ -96,17 +97,18 @@ func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) erro
 func (rc *Reconciler) decide(e *entry, r *run.Run) bool {
 	src := rc.source()
 	changed := false
+	// First: a window is timed from when a stored record said unknown, never from what is only about to be written.
+	for _, d := range rc.windows(e, r) {
+		if r.WindowOver(d, src.At) == run.Applied {
+			changed = true
+		}
+	}
 	if r.Lease != nil && rc.leaseOver(e, r.Lease) && r.LeaseEnded(rc.Tools, src) == run.Applied {
 		rc.Log.Info("lease ended", "tenant", e.id.Tenant, "run_id", e.id.Run, "holder", e.lease.Holder)
 		changed = true
 	}
 	if rc.Records.Due() >= r.Deadline && r.Expire(src.At) == run.Applied {
 		changed = true
-	}
-	for _, d := range rc.windows(e, r) {
-		if r.WindowOver(d, src.At) == run.Applied {
-			changed = true
-		}
 	}
 	if r.Escalate(rc.Tools, src) == run.Applied {
 		changed = true
@@ -195,6 +197,9 @@ func (rc *Reconciler) verify(ctx context.Context, h *record.Handle, due []run.Lo
 				}
 				lctx, cancel := context.WithTimeout(ctx, limit)
 				v.answer, v.known = rc.Tools.Lookup(lctx, h.ID, l, h.Run.Trace)
+				if ref, err := rc.Records.Offload(lctx, h.ID, l.Step, l.Dispatch, v.answer.Result); err == nil && ref != nil {
+					v.answer.Ref, v.answer.Result = ref, nil
+				}
 				cancel()
 			}
 			answers <- v
