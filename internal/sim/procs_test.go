@@ -76,7 +76,7 @@ func (blind) SettleTime(time.Duration)                                       {}
 func (blind) Escalation(string, string)                                      {}
 func (blind) LettersOpen(string, string, int)                                {}
 func (blind) ForgetLetters()                                                 {}
-func (blind) Breaker(string, bool) {}
+func (blind) Breaker(string, bool)                                           {}
 
 // executor is a machine with a journal and, one after another, the lives of a worker.
 type executor struct {

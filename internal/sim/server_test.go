@@ -27,6 +27,7 @@ type server struct {
 	letSeq  uint64
 	letters map[letterSubject]*storedLetter
 	alerts  map[string]int
+	objects map[string][]byte
 	moved   chan struct{} // closed and made anew whenever something a watch shows has changed
 
 	runLog    []reconcile.Change
@@ -70,6 +71,7 @@ type storedLetter struct {
 func (s *server) init(w *world) {
 	s.w = w
 	s.runs, s.results, s.bodies = map[run.ID]*storedRun{}, map[resultSubject][]posted{}, map[uint64][]byte{}
+	s.objects = map[string][]byte{}
 	s.letters, s.alerts, s.moved = map[letterSubject]*storedLetter{}, map[string]int{}, make(chan struct{})
 	s.queue.init(w)
 }
@@ -311,6 +313,29 @@ func (l link) DeleteLetter(ctx context.Context, seq uint64) error {
 		l.p.w.deleteLetter(l.p.name, seq)
 		return nil
 	})
+}
+
+func (l link) PutObject(ctx context.Context, name string, data []byte) error {
+	data = bytes.Clone(data)
+	return l.p.do(ctx, "objects.put", name, writes, func() error {
+		l.p.w.mu.Lock()
+		defer l.p.w.mu.Unlock()
+		l.p.w.objects[name] = data
+		return nil
+	})
+}
+
+func (l link) GetObject(ctx context.Context, name string) (data []byte, err error) {
+	err = l.p.do(ctx, "objects.get", name, reads, func() error {
+		l.p.w.mu.Lock()
+		defer l.p.w.mu.Unlock()
+		data = l.p.w.objects[name]
+		if data == nil {
+			return record.ErrNotFound
+		}
+		return nil
+	})
+	return data, err
 }
 
 // Wake is a publish to a stream that keeps one message per subject and refuses a second one.
