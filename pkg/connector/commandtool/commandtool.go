@@ -1,0 +1,169 @@
+// Package commandtool calls tools that are programs on this machine. There is no shell: argv is the program and its
+// arguments, as they are.
+//
+// The args come on standard input as one JSON object, the result goes to standard output as JSON (other text is a string),
+// standard error goes nowhere. The environment has the variables of child.Inherited, those of the config, and
+//
+//	AGENTRUN_OPERATION_REF    the operation
+//	AGENTRUN_IDEMPOTENCY_KEY  the key of this dispatch, or of the one that is looked up
+//	TRACEPARENT               the trace context, where there is one
+//
+// A program that cannot be started has done nothing. One that runs out of time, or whose call is cancelled, is killed with
+// its whole process group, and so is what it leaves behind in that group when it ends: a call's effects end with the call.
+// On Linux it is killed with this process too. A process that moves to a group of its own escapes all that.
+package commandtool
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/connector/internal/child"
+)
+
+// Names of what the runtime adds to the environment.
+const (
+	operationRefVariable   = "AGENTRUN_OPERATION_REF"
+	idempotencyKeyVariable = "AGENTRUN_IDEMPOTENCY_KEY"
+	traceparentVariable    = "TRACEPARENT"
+)
+
+// reapPatience is how long a call waits for the end of a program that was killed. A process in the middle of a system call
+// that cannot be interrupted ends when that does; nobody waits for it.
+const reapPatience = 2 * time.Second
+
+// Kind makes command tools.
+type Kind struct{}
+
+// New returns the kind.
+func New() Kind { return Kind{} }
+
+// Name implements connector.Kind.
+func (Kind) Name() string { return connector.KindCommand }
+
+// Prepare implements connector.Kind. Whether the program exists is seen when it is called.
+func (Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
+	c := p.Spec.Command
+	if len(c.Argv) == 0 || c.Argv[0] == "" {
+		return nil, &connector.SpecError{Path: []any{"argv"}, Message: "must name a program"}
+	}
+	for i, arg := range c.Argv {
+		if strings.ContainsRune(arg, 0) {
+			return nil, &connector.SpecError{Path: []any{"argv", i}, Message: "holds a NUL byte"}
+		}
+	}
+	for name, value := range c.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
+			return nil, &connector.SpecError{Path: []any{"env", name}, Message: "is no environment variable"}
+		}
+	}
+	return &transport{argv: c.Argv, env: c.Env}, nil
+}
+
+type transport struct {
+	argv []string
+	env  map[string]string
+}
+
+// CheckArgs implements connector.Transport: any object can be written to a pipe.
+func (*transport) CheckArgs(map[string]any) (string, bool) { return "", true }
+
+// RoundTrip implements connector.Transport.
+func (t *transport) RoundTrip(ctx context.Context, r *connector.Request) connector.Response {
+	own := map[string]string{operationRefVariable: r.OperationRef, idempotencyKeyVariable: r.IdempotencyKey}
+	if r.Traceparent != "" {
+		own[traceparentVariable] = r.Traceparent
+	}
+	// The program starts here and nowhere else.
+	c, err := child.Start(t.argv, child.Environment(t.env, own), func() bool { return ctx.Err() == nil && r.Leave() })
+	if err != nil {
+		return connector.Response{Failure: connector.NotSent}
+	}
+	defer c.Close()
+	args := []byte(r.Args)
+	if len(args) == 0 {
+		args = []byte("{}")
+	}
+	go func() {
+		// A program need not read its input; what it does not want is its own business.
+		_, _ = c.Stdin.Write(args)
+		_ = c.Stdin.Close()
+	}()
+	out := output{limit: r.BodyMax}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(&out, c.Stdout)
+	}()
+	select {
+	case <-c.Exited():
+	case <-ctx.Done():
+		if !ended(c) {
+			return killed(ctx, c)
+		}
+	}
+	return result(c, &out, read)
+}
+
+// ended reports whether the program has ended already.
+func ended(c *child.Child) bool {
+	select {
+	case <-c.Exited():
+		return true
+	default:
+		return false
+	}
+}
+
+func killed(ctx context.Context, c *child.Child) connector.Response {
+	c.Kill()
+	patience := time.NewTimer(reapPatience)
+	defer patience.Stop()
+	select {
+	case <-c.Exited():
+	case <-patience.C:
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return connector.Response{Failure: connector.Cancelled}
+	}
+	return connector.Response{Failure: connector.NoReply}
+}
+
+// result is what a program that has ended has said. Everything that it wrote is in the pipe by now; a process that left
+// its group may hold the pipe open, so its end is not waited for.
+func result(c *child.Child, out *output, read <-chan struct{}) connector.Response {
+	if err := c.Finish(read, out, out.limit+pipeMax); err != nil {
+		return connector.Response{Failure: connector.Unreadable, ExitCode: c.Code()}
+	}
+	if out.over {
+		return connector.Response{Failure: connector.TooLarge, ExitCode: c.Code()}
+	}
+	return connector.Response{Body: out.kept.Bytes(), ExitCode: c.Code()}
+}
+
+// pipeMax is the most that a pipe holds, in bytes, unless the system's administrator has raised it.
+const pipeMax = 1 << 20
+
+// output keeps what a program writes up to limit bytes and lets the rest go by, so that a program that says too much is
+// not stopped in the middle of what it does.
+type output struct {
+	limit int
+	kept  bytes.Buffer
+	over  bool
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	switch {
+	case o.over:
+	case o.kept.Len()+len(b) > o.limit:
+		o.over = true
+		o.kept = bytes.Buffer{}
+	default:
+		o.kept.Write(b)
+	}
+	return len(b), nil
+}
