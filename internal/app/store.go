@@ -91,6 +91,15 @@ func (s store) PutAlert(ctx context.Context, tenant, owner, reason string, data 
 	return said(s.conn.Alert(ctx, bus.AlertSubject(tenant, owner, reason), data, id))
 }
 
+func (s store) PutObject(ctx context.Context, name string, data []byte) error {
+	return said(s.conn.PutObject(ctx, name, data))
+}
+
+func (s store) GetObject(ctx context.Context, name string) ([]byte, error) {
+	data, err := s.conn.GetObject(ctx, name)
+	return data, said(err)
+}
+
 func (s store) DeleteLetter(ctx context.Context, seq uint64) error {
 	err := s.conn.Letters().Delete(ctx, seq)
 	if errors.Is(err, bus.ErrNotFound) {

@@ -5,6 +5,8 @@ package record
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -77,6 +79,10 @@ type Store interface {
 	GetLetter(ctx context.Context, id run.ID, owner string) (s Stored, letterID string, err error)
 	// PutAlert publishes an alert. id names its cause: the same again is one message where the server still remembers it.
 	PutAlert(ctx context.Context, tenant, owner, reason string, data []byte, id string) error
+	// PutObject keeps a large result under a name; the same name again replaces it by the same.
+	PutObject(ctx context.Context, name string, data []byte) error
+	// GetObject reads a large result. ErrNotFound if it has expired.
+	GetObject(ctx context.Context, name string) ([]byte, error)
 	// DeleteLetter removes a letter by its sequence; one that is gone already is no error.
 	DeleteLetter(ctx context.Context, seq uint64) error
 }
@@ -334,7 +340,45 @@ func (rs *Records) Fetch(ctx context.Context, h *Handle, step string) error {
 		}
 		h.Run.Fetched(name, o.Envelope.Result)
 	}
+	for name, ref := range h.Run.FetchObjects(step) {
+		data, err := rs.Store.GetObject(ctx, ref.Object)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		}
+		h.Run.Fetched(name, data)
+	}
 	return nil
+}
+
+// ObjectBucket is the object store that keeps large results.
+const ObjectBucket = "AGENTRUN_OBJECTS"
+
+// InlineResult is up to how many bytes a result travels in outcomes and lies in the record (contract §12).
+const InlineResult = 256 << 10
+
+// Offload keeps a result that is too large for the record in the object store and returns its place; nil if it is small.
+// The name comes from the dispatch, so that doing it again changes nothing. What the config keeps secret is redacted, since
+// the object can be read by whoever reads the outcome.
+func (rs *Records) Offload(ctx context.Context, id run.ID, step string, d run.DispatchID, result json.RawMessage) (*envelope.ObjectRef, error) {
+	if len(result) <= InlineResult {
+		return nil, nil
+	}
+	data := rs.redact(result)
+	sum := sha256.Sum256(data)
+	ref := &envelope.ObjectRef{
+		Bucket: ObjectBucket, Object: id.Tenant + "/" + id.Run + "/" + step + "/" + string(d), Size: len(data), SHA256: hex.EncodeToString(sum[:]),
+	}
+	for {
+		err := rs.Store.PutObject(ctx, ref.Object, data)
+		if err == nil {
+			return ref, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("result of %s/%s: %w", id, step, err)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }
 
 var redacted = []byte("[redacted]")

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -22,6 +23,7 @@ type call struct {
 type result struct {
 	dispatch  run.DispatchID
 	reply     envelope.Reply
+	ref       *envelope.ObjectRef // of a large result that is kept in the object store
 	write     bool
 	notOurs   bool // the lease or the deadline was gone before the request could leave
 	at        envelope.Time
@@ -81,7 +83,7 @@ func (l *loop) launch(d *run.Dispatch) {
 	c.cancel = cancel
 	l.calls[d.ID] = c
 	trace := l.h.Run.Trace
-	deadline := d.Deadline
+	deadline, leased := d.Deadline, l.leased
 	go func() {
 		res := &result{dispatch: d.ID, write: d.Effect == envelope.Write}
 		info := CallInfo{ID: l.id, Trace: trace, Last: func() error {
@@ -97,6 +99,7 @@ func (l *loop) launch(d *run.Dispatch) {
 		}}
 		began := time.Now()
 		res.reply = l.w.Tools.Call(ctx, d, info)
+		res.ref = l.offload(leased, d, res.reply.Result)
 		res.at = l.w.Records.Now()
 		code := envelope.Code("")
 		if !res.reply.OK {
@@ -129,6 +132,16 @@ func (l *loop) renewDue() bool {
 	return needed && !time.Now().Before(at)
 }
 
+// offload keeps a large result in the object store, for as long as the lease is ours. One that could not be kept is too
+// large for the record, which says so.
+func (l *loop) offload(leased context.Context, d *run.Dispatch, result json.RawMessage) *envelope.ObjectRef {
+	ref, err := l.w.Records.Offload(leased, l.id, d.Step, d.ID, result)
+	if err != nil {
+		l.w.Log.Warn("large result not kept", "tenant", l.id.Tenant, "run_id", l.id.Run, "step", d.Step, "error", err)
+	}
+	return ref
+}
+
 // verify sends the lookups that are due, for a run that was woken: the reconciler wakes one whose tool it does not know. A
 // lookup needs no lease: its verdict is bound to the dispatch.
 func (l *loop) verify(r *run.Run, due envelope.Time) {
@@ -153,6 +166,9 @@ func (l *loop) verify(r *run.Run, due envelope.Time) {
 			answer, known := l.w.Tools.Lookup(ctx, l.id, &lk, trace)
 			if !known {
 				answer = envelope.Lookup{Answer: envelope.Undecided}
+			}
+			if answer.Ref, _ = l.w.Records.Offload(ctx, l.id, lk.Step, lk.Dispatch, answer.Result); answer.Ref != nil {
+				answer.Result = nil
 			}
 			res.answer, res.at = &answer, l.w.Records.Now()
 			l.finished(res)

@@ -141,6 +141,9 @@ func (l *loop) apply(r *run.Run, res *result, src run.Source) run.Verdict {
 		return r.Looked(res.dispatch, *res.answer, res.lookup.Proves, l.w.Tools, src)
 	}
 	reply := res.reply
+	if res.ref != nil {
+		reply.Ref, reply.Result = res.ref, nil // the journal has it whole
+	}
 	switch {
 	case res.notOurs && reply.NotSent:
 		return r.GiveBack(res.dispatch, false, l.w.Tools, src) // the lease was gone before anything left: it costs nothing

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	"github.com/agentrun/executor/internal/record"
@@ -80,6 +81,9 @@ func (w *Worker) settleOnce(ctx context.Context, id run.ID, facts []run.Fact) er
 	if err != nil {
 		return err
 	}
+	if facts, err = w.offloaded(ctx, facts); err != nil {
+		return err
+	}
 	if !w.evidence(h.Run, facts) {
 		return nil
 	}
@@ -87,6 +91,28 @@ func (w *Worker) settleOnce(ctx context.Context, id run.ID, facts []run.Fact) er
 		return err
 	}
 	return w.Records.Publish(ctx, h)
+}
+
+// offloaded puts the large results of facts into the object store, as the call's own end would have.
+func (w *Worker) offloaded(ctx context.Context, facts []run.Fact) ([]run.Fact, error) {
+	out := slices.Clone(facts)
+	for i := range out {
+		f := &out[i]
+		if f.Effect == nil {
+			continue
+		}
+		id := run.ID{Tenant: f.Intent.Tenant, Run: f.Intent.RunID}
+		ref, err := w.Records.Offload(ctx, id, f.Intent.Step, f.Intent.Dispatch, f.Effect.Reply.Result)
+		if err != nil {
+			return nil, err
+		}
+		if ref != nil {
+			effect := *f.Effect
+			effect.Reply.Ref, effect.Reply.Result = ref, nil
+			f.Effect = &effect
+		}
+	}
+	return out, nil
 }
 
 // evidence applies facts to a record. It reports whether the record changed.
@@ -191,7 +217,11 @@ func (w *Worker) restoreOnce(ctx context.Context, id run.ID, f run.Fact) error {
 	if err != nil {
 		return err
 	}
-	if h.Run.Merge(f, w.Tools, src) == run.Dropped {
+	facts, err := w.offloaded(ctx, []run.Fact{f})
+	if err != nil {
+		return err
+	}
+	if h.Run.Merge(facts[0], w.Tools, src) == run.Dropped {
 		return nil
 	}
 	if err := w.Records.Save(ctx, h); err != nil {

@@ -132,6 +132,7 @@ func (d *Details) UnmarshalJSON(data []byte) error {
 type Reply struct {
 	OK          bool            `json:"ok,omitempty"`
 	Result      json.RawMessage `json:"result,omitempty"`       // on OK: the tool's JSON, or null
+	Ref         *ObjectRef      `json:"ref,omitempty"`          // a large result's place; Result is nil then
 	EvidenceRef string          `json:"evidence_ref,omitempty"` // the far side's reference of a write, if the config names one
 	LookUp      bool            `json:"look_up,omitempty"`      // committed by a rule's word: the result is looked up (contract §6, commit_state: committed)
 	NotSent     bool            `json:"not_sent,omitempty"`     // the request provably never left this process
@@ -154,6 +155,7 @@ const (
 type Lookup struct {
 	Answer      Answer          `json:"answer"`
 	Result      json.RawMessage `json:"result,omitempty"`
+	Ref         *ObjectRef      `json:"ref,omitempty"` // a large result's place; Result is nil then
 	EvidenceRef string          `json:"evidence_ref,omitempty"`
 	Invalid     Code            `json:"invalid,omitempty"` // found, but RESULT_INVALID or RESULT_TOO_LARGE
 }

@@ -64,7 +64,7 @@ func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools Tools, src Source)
 		}
 		r.doubt(s, envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write), tool, src, true)
 	case reply.OK:
-		r.done(s, committed{result: reply.Result, evidRef: reply.EvidenceRef, proof: "reply"}, src.At)
+		r.done(s, committed{result: reply.Result, ref: reply.Ref, evidRef: reply.EvidenceRef, proof: "reply"}, src.At)
 	case s.Effect == envelope.Read:
 		r.failed(s, reply, tool, src)
 	case reply.NoReply || reply.Row.CommitState == envelope.Unknown:
@@ -312,7 +312,7 @@ func (r *Run) afterwards(s *Step, d DispatchID, reply envelope.Reply, tool *Tool
 	}
 	switch {
 	case reply.OK:
-		return r.lateCommit(s, d, committed{result: reply.Result, evidRef: reply.EvidenceRef, proof: "reply"}, src)
+		return r.lateCommit(s, d, committed{result: reply.Result, ref: reply.Ref, evidRef: reply.EvidenceRef, proof: "reply"}, src)
 	case reply.NoReply || reply.Row.CommitState != envelope.NotCommitted:
 		return Dropped
 	case s.State == Done:
@@ -345,7 +345,7 @@ func (r *Run) late(d DispatchID, reply envelope.Reply, src Source) Verdict {
 	if s == nil || s.Effect != envelope.Write {
 		return Dropped
 	}
-	return r.lateCommit(s, d, committed{result: reply.Result, evidRef: reply.EvidenceRef, proof: "reply"}, src)
+	return r.lateCommit(s, d, committed{result: reply.Result, ref: reply.Ref, evidRef: reply.EvidenceRef, proof: "reply"}, src)
 }
 
 // dispatched finds the step of an earlier dispatch in the history.

@@ -33,12 +33,17 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 	if f.Effect != nil {
 		reply = f.Effect.Reply
 	}
+	if s != nil && s.State == InDoubt && in.Attempt > s.Attempt && (reply.OK || !s.Doubt.Resend) {
+		// A later dispatch was made, so the earlier one had been settled as not committed before it.
+		s.to(Ready)
+		s.Doubt, s.Fail = nil, nil
+	}
 	if s != nil && (s.State == Done || s.State == Executing || s.State == InDoubt || r.End != nil) {
 		if !reply.OK {
 			return Dropped
 		}
 		defer r.settle(src.At)
-		return r.lateCommit(s, in.Dispatch, committed{result: reply.Result, evidRef: reply.EvidenceRef, proof: "reply"}, src)
+		return r.lateCommit(s, in.Dispatch, committed{result: reply.Result, ref: reply.Ref, evidRef: reply.EvidenceRef, proof: "reply"}, src)
 	}
 	if s == nil {
 		if r.closed() {
@@ -67,11 +72,11 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 	r.Spent.ToolCalls = min(r.Spent.ToolCalls+1, r.Budget.MaxToolCalls)
 	r.note(Event{At: src.At, Started: in.At, Kind: EventDispatch, By: src.By, Step: s.Name, Attempt: s.Attempt, Dispatch: in.Dispatch, Code: replyCode(reply), CommitState: replyCommit(reply, envelope.Write)})
 	switch {
-	case reply.OK && !reply.LookUp && (tool == nil || tool.Verify == nil || !tool.Verify.Always):
+	case reply.OK && !s.mustLookUp(reply, tool):
 		if s.State != Ready {
 			s.to(Ready)
 		}
-		r.done(s, committed{result: reply.Result, evidRef: reply.EvidenceRef, proof: "reply"}, src.At)
+		r.done(s, committed{result: reply.Result, ref: reply.Ref, evidRef: reply.EvidenceRef, proof: "reply"}, src.At)
 	case !reply.OK && !reply.NoReply && reply.Row.CommitState == envelope.NotCommitted:
 		// Nothing was done: the step is as ready as the record says.
 	default:

@@ -126,7 +126,7 @@ func (r *Run) Fetch(step string) map[string]uint64 {
 	var out map[string]uint64
 	for _, name := range s.sources() {
 		from := r.Step(name)
-		if from == nil || from.State != Done || len(from.Result) > 0 || from.Omitted || from.OutcomeSeq == 0 {
+		if from == nil || from.State != Done || len(from.Result) > 0 || from.Omitted || from.ResultRef != nil || from.OutcomeSeq == 0 {
 			continue
 		}
 		if _, have := r.fetched[name]; have {
@@ -136,6 +136,29 @@ func (r *Run) Fetch(step string) map[string]uint64 {
 			out = map[string]uint64{}
 		}
 		out[name] = from.OutcomeSeq
+	}
+	return out
+}
+
+// FetchObjects lists the large results that must be read from the object store before this step can be resolved, by step.
+func (r *Run) FetchObjects(step string) map[string]*envelope.ObjectRef {
+	s := r.Step(step)
+	if s == nil {
+		return nil
+	}
+	var out map[string]*envelope.ObjectRef
+	for _, name := range s.sources() {
+		from := r.Step(name)
+		if from == nil || from.State != Done || from.ResultRef == nil {
+			continue
+		}
+		if _, have := r.fetched[name]; have {
+			continue
+		}
+		if out == nil {
+			out = map[string]*envelope.ObjectRef{}
+		}
+		out[name] = from.ResultRef
 	}
 	return out
 }

@@ -116,7 +116,7 @@ func (r *Run) Looked(d DispatchID, l envelope.Lookup, proves bool, tools Tools, 
 }
 
 func found(l envelope.Lookup) committed {
-	return committed{result: l.Result, evidRef: l.EvidenceRef, invalid: l.Invalid, proof: "lookup"}
+	return committed{result: l.Result, ref: l.Ref, evidRef: l.EvidenceRef, invalid: l.Invalid, proof: "lookup"}
 }
 
 // absent: a lookup sent after the window proved that the write was not done.
