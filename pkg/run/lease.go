@@ -83,8 +83,8 @@ func (r *Run) GiveBack(d DispatchID, sent bool, tools Tools, src Source) Verdict
 // Postpone lets a step wait whose tool has no slot or token free. Nothing was dispatched: no outcome, no attempt.
 func (r *Run) Postpone(name string, until, now Time) Verdict {
 	s := r.Step(name)
-	if s == nil || !s.waits() || r.closed() {
-		return Dropped
+	if s == nil || !s.waits() || r.closed() || s.NotBefore > now && !s.Postponed {
+		return Dropped // one that waits for a time has no turn yet
 	}
 	defer r.settle(now)
 	s.to(Waiting)

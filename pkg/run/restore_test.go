@@ -1,0 +1,123 @@
+package run_test
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/agentrun/executor/pkg/budget"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// fact is what a journal knows of one dispatch of step a.
+func fact(tool string, id run.DispatchID, attempt int, reply *envelope.Reply) run.Fact {
+	f := run.Fact{Intent: run.Intent{
+		Dispatch: id, Tenant: "acme", RunID: "run_1", Queue: "default", Workflow: "case", Owner: "platform", Actor: "agent:support",
+		Budget: budget.Fill(nil, defaults().Budget), Step: "a", Tool: tool, Args: json.RawMessage("{}"), Attempt: attempt, Proposal: 1,
+		Key: "acme/run_1/a", At: start,
+	}}
+	if reply != nil {
+		f.Effect = &run.EffectFact{Dispatch: id, Reply: *reply, At: start}
+	}
+	return f
+}
+
+func reply(r envelope.Reply) *envelope.Reply { return &r }
+
+// After the store is lost the journal's facts make the record again: effects are ok, intents are unknown.
+func TestRestored(t *testing.T) {
+	refusedReply := fails(envelope.CodeUpstreamDenied, envelope.Write)
+	for _, c := range []struct {
+		name  string
+		facts []run.Fact
+		state run.State
+		done  bool
+	}{
+		{"an effect", []run.Fact{fact("write", "d1", 1, reply(ok("{}")))}, run.Done, true},
+		{"an intent", []run.Fact{fact("write", "d1", 1, nil)}, run.InDoubt, false},
+		{"an intent without lookup", []run.Fact{fact("none", "d1", 1, nil)}, run.Held, false},
+		{"an effect of verify.always", []run.Fact{fact("always", "d1", 1, reply(ok("{}")))}, run.InDoubt, false},
+		{"a refusal", []run.Fact{fact("write", "d1", 1, &refusedReply)}, run.Ready, false},
+		{"a lost one, then an effect", []run.Fact{fact("write", "d1", 1, nil), fact("write", "d2", 2, reply(ok("{}")))}, run.Done, true},
+		{"an effect, then a lost one before it", []run.Fact{fact("write", "d2", 2, reply(ok("{}"))), fact("write", "d1", 1, nil)}, run.Done, true},
+		{"two lost ones", []run.Fact{fact("write", "d1", 1, nil), fact("write", "d2", 2, nil)}, run.InDoubt, false},
+		{"the same fact twice", []run.Fact{fact("write", "d1", 1, nil), fact("write", "d1", 1, nil)}, run.InDoubt, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := &driver{t: t, tools: tools(), now: start, seq: 1, r: run.Restored(c.facts[0], defaults(), start)}
+			d.check()
+			for _, f := range c.facts {
+				d.r.Merge(f, d.tools, d.src())
+				d.check()
+			}
+			d.state("a", c.state)
+			if done := len(d.r.Effects) == 1; done != c.done {
+				t.Errorf("completed effects %+v", d.r.Effects)
+			}
+		})
+	}
+}
+
+// The job that comes again repeats nothing of what the journal has proved, and brings the rest.
+func TestRestoredRunGoesOn(t *testing.T) {
+	f := fact("write", "d1", 1, reply(ok(`{"id":"c"}`)))
+	d := &driver{t: t, tools: tools(), now: start, seq: 1, r: run.Restored(f, defaults(), start)}
+	d.r.Merge(f, d.tools, d.src())
+	d.check()
+	d.goesOn()
+	d.job(job(`"owner":"billing"`, step("p", "read", "{}"), step("a", "write", "{}"), step("b", "read", `{"x":{"$from":"a#/id"}}`)))
+	d.goesOn()
+	if got := d.r.Next(d.now).Ready; !slices.Equal(got, []string{"p"}) || d.r.Owner != "billing" {
+		t.Fatalf("ready %v, owner %s", got, d.r.Owner)
+	}
+	d.call("p", ok("{}"))
+	if x := d.begin("b"); string(x.Args) != `{"x":"c"}` {
+		t.Errorf("%s", x.Args)
+	}
+	d.reply(d.r.Step("b").Dispatch, ok("{}"))
+	d.ended(envelope.OK, "", "")
+	if o := d.last(envelope.RunScope); len(o.CompletedEffects) != 1 {
+		t.Errorf("%+v", o.CompletedEffects)
+	}
+}
+
+// A record that knows the dispatch takes the fact as evidence.
+func TestMergeKnownDispatch(t *testing.T) {
+	for name, c := range map[string]struct {
+		before func(*driver)
+		fact   run.Fact
+		state  run.State
+	}{
+		"executing, and its worker is gone": {executing, fact("write", "d1", 1, nil), run.InDoubt},
+		"executing, with its effect":        {executing, fact("write", "d1", 1, reply(ok("{}"))), run.Done},
+		"unknown, with its effect":          {unknown, fact("write", "d1", 1, reply(ok("{}"))), run.Done},
+		"unknown":                           {unknown, fact("write", "d1", 1, nil), run.InDoubt},
+		"ok":                                {doneBySame, fact("write", "d1", 1, nil), run.Done},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := create(t, job("", step("a", "write", "{}")))
+			c.before(d)
+			d.r.Merge(c.fact, d.tools, d.src())
+			d.check()
+			d.state("a", c.state)
+		})
+	}
+}
+
+func TestPostpone(t *testing.T) {
+	d := create(t, job("", step("a", "read", "{}")))
+	if d.r.Postpone("a", d.now.Add(time.Second), d.now) != run.Applied || len(d.words()) != 0 || d.r.Step("a").Attempt != 0 {
+		t.Error("postponing makes an outcome or an attempt")
+	}
+	d.check()
+	if n := d.r.Next(d.now); n.Ready != nil || n.At != d.now.Add(time.Second) {
+		t.Errorf("%+v", n)
+	}
+	d.call("a", fails(envelope.CodeUpstreamUnavailable, envelope.Read)) // whoever postponed it starts it as soon as it can
+	// A step that waits for its next attempt has no turn yet: postponing must not bring it forward.
+	if d.r.Postpone("a", d.now.Add(time.Second), d.now) != run.Dropped {
+		t.Error("a waiting attempt is postponed before its time")
+	}
+}
