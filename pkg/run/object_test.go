@@ -17,7 +17,7 @@ func (a anyTool) Tool(name string) (*Tool, bool) {
 // A result that is kept in the object store is named in the outcome and read back for a reference, and its bytes are in
 // neither the record nor the outcome.
 func TestLargeResultIsReferredTo(t *testing.T) {
-	d := Defaults{Owner: "o", Budget: budget.Limits{MaxTurns: 9, MaxToolCalls: 9, MaxAttemptsPerStep: 3, MaxElapsedMillis: 60000}}
+	d := Defaults{Owner: "o", Workflow: "w", Actor: "a", Budget: budget.Limits{MaxTurns: 9, MaxToolCalls: 9, MaxAttemptsPerStep: 3, MaxElapsedMillis: 60000, MaxInputTokens: 9, MaxOutputTokens: 9, MaxEstimatedCostMinorUnits: 9}}
 	job := `{"schema":"agentrun.job/v1","tenant":"t","run_id":"r","steps":[{"step":"a","tool":"x"},{"step":"b","tool":"x","args":{"id":{"$from":"a#/id"}}}]}`
 	r := Create(ID{"t", "r"}, Message{Seq: 1, Time: 1, Data: []byte(job)}, d, 1000)
 	start := Start{Dispatch: "d1", LeaseID: "l1", Holder: "h", Seconds: 30}
