@@ -122,6 +122,7 @@ func (r *Run) finish(now Time) {
 	if d.Why != ByStep {
 		r.cutOff(now)
 	}
+	r.handUnsettled(now)
 	worst := r.worst()
 	// A write that nobody could establish goes to a person whatever else had been decided (contract §6, §8).
 	open := worst != nil && worst.State == Held && worst.Fail.Row.CommitState != envelope.NotCommitted
@@ -138,6 +139,20 @@ func (r *Run) finish(now Time) {
 		}
 		row := envelope.RowFor(code, envelope.Read)
 		r.end(End{Outcome: row.Outcome, Row: &row, Step: r.cutStep(d), At: now})
+	}
+}
+
+// handUnsettled hands to a person what waits for its next attempt while an earlier dispatch of it is still unknown: an
+// episode does not end with an unknown write that nobody looks at (one-end).
+func (r *Run) handUnsettled(now Time) {
+	for _, s := range r.Steps {
+		if s.waits() && s.Unsettled {
+			last := envelope.Code("")
+			if s.Fail != nil {
+				last = s.Fail.Row.Code
+			}
+			r.unverifiable(s, last, now)
+		}
 	}
 }
 
