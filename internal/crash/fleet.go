@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"text/template"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Fleet is a NATS server, executors and reconcilers, each a process of its own, and the provider that they call.
+type Fleet struct {
+	Dir         string
+	Lease       time.Duration
+	Provider    *Provider
+	NATS        *Process
+	Executors   []*Process
+	Reconcilers []*Process
+	Links       map[string]*Link // by process
+	Faults      *Chronicle
+
+	conn *nats.Conn
+	js   jetstream.JetStream
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+	fail chan error
+}
+
+// binaries are the commands under test and the server, as files.
+type binaries struct{ dir string }
+
+func (b binaries) path(r Role) string { return filepath.Join(b.dir, string(r)) }
+
+// build compiles the real commands and the real server into dir.
+func build(ctx context.Context, root, dir string) (binaries, error) {
+	for _, x := range []struct {
+		role Role
+		pkg  string
+	}{{Executor, "./cmd/executor"}, {Reconciler, "./cmd/reconciler"}, {Server, "github.com/nats-io/nats-server/v2"}} {
+		cmd := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, string(x.role)), x.pkg)
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return binaries{}, fmt.Errorf("building %s: %w\n%s", x.role, err, out)
+		}
+	}
+	return binaries{dir}, nil
+}
+
+// moduleRoot finds the directory of go.mod.
+func moduleRoot() (string, error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return "", fmt.Errorf("where is the module? %w", err)
+	}
+	return string(bytes.TrimSpace(out)), nil
+}
+
+// Sizes of a fleet.
+type fleetSize struct{ executors, reconcilers int }
+
+// newFleet starts everything and waits until NATS has its streams.
+func newFleet(ctx context.Context, bin binaries, dir string, size fleetSize, lease time.Duration, p *Provider) (*Fleet, error) {
+	ctx, stop := context.WithCancel(ctx)
+	f := &Fleet{Dir: dir, Lease: lease, Provider: p, Links: map[string]*Link{}, Faults: &Chronicle{}, stop: stop, fail: make(chan error, 16)}
+	port, err := freePort()
+	if err != nil {
+		return f, err
+	}
+	addr := net.JoinHostPort("127.0.0.1", port)
+	config := filepath.Join(dir, "config.yaml")
+	if err := writeConfig(config, p.URL); err != nil {
+		return f, err
+	}
+	f.NATS = &Process{
+		Name: "n1", Role: Server, path: bin.path(Server), log: filepath.Join(dir, "n1.log"), faults: f.Faults,
+		args: []string{"-a", "127.0.0.1", "-p", port, "-js", "-sd", filepath.Join(dir, "nats")},
+	}
+	f.supervise(ctx, f.NATS)
+	if err := f.connect(ctx, addr); err != nil {
+		return f, err
+	}
+	add := func(role Role, name, id string, flags ...string) (*Process, error) {
+		link, err := NewLink(addr)
+		if err != nil {
+			return nil, err
+		}
+		f.Links[name] = link
+		proc := &Process{Name: name, Role: role, path: bin.path(role), log: filepath.Join(dir, name+".log"), faults: f.Faults}
+		proc.args = append([]string{
+			"serve", "--nats", "nats://" + link.Addr, "--config", config, "--id", id, "--lease", lease.String(), "--http", "127.0.0.1:0",
+		}, flags...)
+		f.supervise(ctx, proc)
+		return proc, nil
+	}
+	for i := range size.reconcilers {
+		proc, err := add(Reconciler, fmt.Sprintf("r%d", i+1), fmt.Sprintf("rec%d", i+1))
+		if err != nil {
+			return f, err
+		}
+		f.Reconcilers = append(f.Reconcilers, proc)
+	}
+	for i := range size.executors {
+		name := fmt.Sprintf("e%d", i+1)
+		data := filepath.Join(dir, "data-"+name)
+		// Two of them share an --id: names are for people, and must decide nothing.
+		proc, err := add(Executor, name, fmt.Sprintf("w%d", max(i, 1)), "--data", data, "--concurrency", "24", "--drain-timeout", "400ms")
+		if err != nil {
+			return f, err
+		}
+		proc.Data = data
+		f.Executors = append(f.Executors, proc)
+	}
+	return f, f.waitStreams(ctx)
+}
+
+func (f *Fleet) supervise(ctx context.Context, p *Process) {
+	f.wg.Go(func() {
+		if err := p.Supervise(ctx); err != nil {
+			select {
+			case f.fail <- err:
+			default:
+			}
+		}
+	})
+}
+
+func (f *Fleet) connect(ctx context.Context, addr string) error {
+	var err error
+	f.conn, err = nats.Connect("nats://"+addr, nats.Name("crash"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.ReconnectWait(50*time.Millisecond), nats.ReconnectJitter(0, 0), nats.ReconnectBufSize(-1), nats.Timeout(2*time.Second),
+		nats.PingInterval(2*time.Second), nats.MaxPingsOutstanding(2))
+	if err != nil {
+		return fmt.Errorf("connecting to NATS: %w", err)
+	}
+	f.js, err = jetstream.New(f.conn)
+	return err
+}
+
+func (f *Fleet) waitStreams(ctx context.Context) error {
+	for start := time.Now(); time.Since(start) < 30*time.Second; {
+		octx, cancel := context.WithTimeout(ctx, time.Second)
+		_, err1 := f.js.Stream(octx, "AGENTRUN_JOBS")
+		_, err2 := f.js.Stream(octx, "AGENTRUN_RESULTS")
+		cancel()
+		if err1 == nil && err2 == nil {
+			return nil
+		}
+		select {
+		case err := <-f.fail:
+			return err
+		default:
+		}
+		if !pause(ctx, 50*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+	return errors.New("the fleet did not make its streams within 30 s; see its logs in " + f.Dir)
+}
+
+// Close ends every process that the fleet started.
+func (f *Fleet) Close() {
+	f.stop()
+	f.wg.Wait()
+	if f.conn != nil {
+		f.conn.Close()
+	}
+	for _, l := range f.Links {
+		l.Close()
+	}
+}
+
+// All are the processes of the fleet.
+func (f *Fleet) All() []*Process {
+	out := append([]*Process{f.NATS}, f.Executors...)
+	return append(out, f.Reconcilers...)
+}
+
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}
+
+var configText = template.Must(template.New("config").Parse(`defaults:
+  owner: oncall
+  workflow: crash
+  actor: "agent:crash"
+  budget: {max_turns: 50, max_tool_calls: {{.MaxCalls}}, max_attempts_per_step: {{.MaxAttempts}}, max_elapsed: 1h}
+  retry: {initial_delay: 50ms, max_delay: 400ms, multiplier: 2, jitter: 0.2}
+  poison_after: 200
+tools:
+{{- range .Tools}}
+  {{.Name}}:
+    effect: {{if .Write}}write{{else}}read{{end}}
+    timeout: {{.Timeout}}
+    http: {method: {{if .Write}}POST{{else}}GET{{end}}, url: "{{$.URL}}/call/{{.Name}}{{if not .Write}}?ref={operation_ref}{{end}}", headers: {X-Worker: "${CRASH_WORKER}"}}
+    output_schema: {type: object, required: [id]}
+    retry: {max_attempts: {{$.MaxAttempts}}}
+    {{- if .Write}}
+    evidence_ref: body.id
+    errors:
+      - {when: "status == 503", code: UPSTREAM_UNAVAILABLE, commit_state: not_committed}
+    {{- end}}
+    {{- if .Window}}
+    verify:
+      http: {method: GET, url: "{{$.URL}}/lookup/{{.Name}}?ref={operation_ref}&key={idempotency_key}"}
+      committed: "status == 200 && size(body.items) > 0"
+      not_committed: "status == 200 && size(body.items) == 0"
+      result: "body.items[0]"
+      evidence_ref: "body.items[0].id"
+      consistency_window: {{.Window}}
+      timeout: 1s
+      max_attempts: 30
+      always: {{.Always}}
+    {{- end}}
+    {{- if .PerTry}}
+    idempotency_key: per_attempt
+    {{- end}}
+    {{- if .Keyed}}
+    idempotent_for: 1h
+    {{- end}}
+{{- end}}
+`))
+
+// The budgets of every run.
+const (
+	MaxCalls    = 200
+	MaxAttempts = 8
+)
+
+func writeConfig(path, url string) error {
+	var b bytes.Buffer
+	err := configText.Execute(&b, map[string]any{"Tools": tools, "URL": url, "MaxCalls": MaxCalls, "MaxAttempts": MaxAttempts})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, b.Bytes(), 0o600)
+}

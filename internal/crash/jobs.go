@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+const (
+	tenant = "crash"
+	queue  = "default"
+)
+
+// Plan is one run as its publisher means it: its jobs, the later ones published as the agent loop goes on.
+type Plan struct {
+	ID    run.ID
+	Shape string
+	Jobs  []run.Job
+
+	next     int  // the next job to publish
+	waits    bool // for the outcome of the last job's step
+	Accepted time.Time
+	Ended    time.Time
+}
+
+var shapes = []struct {
+	name   string
+	weight int
+}{{"single write", 40}, {"read, write, read", 25}, {"parallel writes", 15}, {"open run", 20}}
+
+// plan draws a run.
+func drawPlan(r *rand.Rand, n int) *Plan {
+	p := &Plan{ID: run.ID{Tenant: tenant, Run: fmt.Sprintf("r%06d", n)}}
+	at := r.IntN(100)
+	for _, s := range shapes {
+		if at -= s.weight; at < 0 {
+			p.Shape = s.name
+			break
+		}
+	}
+	write := func(step string) run.JobStep {
+		return run.JobStep{Step: step, Tool: drawWrite(r), Args: json.RawMessage(`{"amount":1}`)}
+	}
+	read := func(step string) run.JobStep {
+		return run.JobStep{Step: step, Tool: "load", Args: json.RawMessage(`{"id":"x"}`)}
+	}
+	job := func(more bool, steps ...run.JobStep) {
+		p.Jobs = append(p.Jobs, run.Job{Schema: run.JobSchema, Tenant: p.ID.Tenant, RunID: p.ID.Run, Steps: steps, More: more})
+	}
+	switch p.Shape {
+	case "single write":
+		job(false, write("w"))
+	case "read, write, read":
+		w := write("w")
+		w.Args = json.RawMessage(`{"of":{"$from":"a#/id"}}`)
+		job(false, read("a"), w, read("b"))
+	case "parallel writes":
+		job(false, write("w1"), write("w2"), write("w3"))
+		p.Jobs[0].Parallel = true
+	case "open run":
+		job(true, read("a"))
+		for i := range 1 + r.IntN(3) {
+			job(true, write(fmt.Sprintf("w%d", i)))
+		}
+		if r.IntN(2) == 0 {
+			job(false)
+		} else {
+			job(false, write("last"))
+		}
+	}
+	return p
+}
+
+// drawWrite chooses a tool; most writes can be looked up.
+func drawWrite(r *rand.Rand) string {
+	names := []string{"pay", "pay", "pay", "pay", "pay", "pay", "ship", "ship", "book", "book", "note", "note", "mail", "sync"}
+	return names[r.IntN(len(names))]
+}
+
+// Publisher keeps a number of runs going, and drives the open ones as an agent loop does.
+type Publisher struct {
+	fleet  *Fleet
+	random *rand.Rand
+	busy   int // runs at once
+
+	mu      sync.Mutex
+	plans   map[run.ID]*Plan
+	open    int
+	jobs    int // accepted by the stream
+	twice   int // published again although accepted, or because the acknowledgement did not come
+	changed chan struct{}
+}
+
+func newPublisher(f *Fleet, seed uint64, busy int) *Publisher {
+	return &Publisher{fleet: f, random: rand.New(rand.NewPCG(seed, 2)), busy: busy, plans: map[run.ID]*Plan{}, changed: make(chan struct{}, 1)}
+}
+
+// Run begins runs until ctx ends; started runs go on. every is the least time between two.
+func (p *Publisher) Run(ctx context.Context, every time.Duration) {
+	for n := 1; pause(ctx, every); n++ {
+		for p.Unfinished() >= p.busy {
+			select {
+			case <-p.changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+		p.begin(context.WithoutCancel(ctx), drawPlan(p.random, n), p.random.IntN(10) == 0)
+	}
+}
+
+func (p *Publisher) begin(ctx context.Context, plan *Plan, again bool) {
+	p.mu.Lock()
+	p.plans[plan.ID] = plan
+	p.open++
+	p.mu.Unlock()
+	p.advance(ctx, plan, again)
+}
+
+// Unfinished is how many runs have no terminal outcome yet.
+func (p *Publisher) Unfinished() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open
+}
+
+// Plans are all runs that were begun, by name.
+func (p *Publisher) Plans() []*Plan {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make([]*Plan, 0, len(p.plans))
+	for _, plan := range p.plans {
+		out = append(out, plan)
+	}
+	slices.SortFunc(out, func(a, b *Plan) int { return int(a.Accepted.Sub(b.Accepted)) })
+	return out
+}
+
+// advance publishes the plan's next job.
+func (p *Publisher) advance(ctx context.Context, plan *Plan, again bool, waive ...string) {
+	p.mu.Lock()
+	if plan.next >= len(plan.Jobs) {
+		p.mu.Unlock()
+		return
+	}
+	job := plan.Jobs[plan.next]
+	plan.next++
+	if len(waive) > 0 { // a step has failed for good: the agent closes the run
+		job, plan.next = run.Job{Schema: run.JobSchema, Tenant: plan.ID.Tenant, RunID: plan.ID.Run, Waive: waive}, len(plan.Jobs)
+	}
+	plan.waits = true
+	p.mu.Unlock()
+	go func() {
+		p.publish(ctx, plan, job)
+		if again {
+			p.publish(ctx, plan, job)
+		}
+	}()
+}
+
+// publish puts a job into the stream until that acknowledges it: an error may mean that it is there already.
+func (p *Publisher) publish(ctx context.Context, plan *Plan, job run.Job) {
+	data, err := json.Marshal(job)
+	if err != nil {
+		panic(err)
+	}
+	for first := true; ; first = false {
+		octx, cancel := context.WithTimeout(ctx, time.Second)
+		_, err := p.fleet.js.Publish(octx, bus.JobSubject(queue, plan.ID), data, jetstream.WithRetryAttempts(0))
+		cancel()
+		p.mu.Lock()
+		if err == nil {
+			p.jobs++
+			if plan.Accepted.IsZero() {
+				plan.Accepted = time.Now()
+			}
+		}
+		if !first {
+			p.twice++
+		}
+		p.mu.Unlock()
+		if err == nil || !pause(ctx, 100*time.Millisecond) {
+			return
+		}
+	}
+}
+
+// Heard takes an outcome in: the agent of an open run publishes its next job when a step is done.
+func (p *Publisher) Heard(ctx context.Context, id run.ID, o *envelope.Outcome) {
+	p.mu.Lock()
+	plan := p.plans[id]
+	if plan == nil {
+		p.mu.Unlock()
+		return
+	}
+	if o.Scope == envelope.RunScope {
+		if plan.Ended.IsZero() {
+			plan.Ended = time.Now()
+			plan.next = len(plan.Jobs)
+			p.open--
+			select {
+			case p.changed <- struct{}{}:
+			default:
+			}
+		}
+		p.mu.Unlock()
+		return
+	}
+	last := &plan.Jobs[max(plan.next-1, 0)]
+	mine := plan.waits && plan.next < len(plan.Jobs) && len(last.Steps) == 1 && last.Steps[0].Step == o.Step && o.Terminal
+	if mine {
+		plan.waits = false
+	}
+	p.mu.Unlock()
+	switch {
+	case !mine:
+	case o.Outcome == envelope.OK:
+		p.advance(ctx, plan, false)
+	case o.Outcome == envelope.Fatal:
+		p.advance(ctx, plan, false, o.Step)
+	}
+}

@@ -1,0 +1,83 @@
+// Command crash kills, pauses and cuts off real executors, reconcilers and a real NATS server at moments that follow from
+// a seed, while jobs are published and a provider that is not idempotent keeps its own ledger. At the end the ledger is
+// compared with the outcomes and the records. It prints a table, writes a report, and exits with 1 if a promise is broken.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(command(ctx, os.Args[1:]))
+}
+
+func command(ctx context.Context, args []string) int {
+	flags := flag.NewFlagSet("crash", flag.ContinueOnError)
+	opt := Options{Lease: time.Second, Busy: 60, Every: 40 * time.Millisecond, Settle: 90 * time.Second}
+	flags.IntVar(&opt.Deaths, "n", 60, "processes to kill")
+	flags.Uint64Var(&opt.Seed, "seed", 0, "seed; 0 draws one")
+	flags.DurationVar(&opt.Interval, "interval", 200*time.Millisecond, "mean time between two faults")
+	flags.IntVar(&opt.Busy, "busy", opt.Busy, "unfinished runs at once")
+	flags.StringVar(&opt.Dir, "dir", "", "directory for stores, journals and logs; a temporary one is removed unless a promise is broken")
+	report := flags.String("report", "", "file for the report")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if opt.Seed == 0 {
+		opt.Seed = uint64(time.Now().UnixNano())
+	}
+	if err := kill(ctx, opt, *report); err != nil {
+		fmt.Fprintln(os.Stderr, "crash:", err)
+		return 1
+	}
+	return 0
+}
+
+func kill(ctx context.Context, opt Options, report string) error {
+	temporary := opt.Dir == ""
+	if temporary {
+		dir, err := os.MkdirTemp("", "agentrun-crash-")
+		if err != nil {
+			return err
+		}
+		opt.Dir = dir
+	} else if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
+		return err
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	bin, err := build(ctx, root, opt.Dir)
+	if err != nil {
+		return err
+	}
+	opt.Progress = progress()
+	out, err := crash(ctx, bin, opt)
+	if err != nil {
+		return fmt.Errorf("seed %d, files in %s: %w", opt.Seed, opt.Dir, err)
+	}
+	fmt.Print("\n" + out.table())
+	if report != "" {
+		if err := os.WriteFile(filepath.Clean(report), []byte(out.markdown()), 0o644); err != nil {
+			return err
+		}
+	}
+	if len(out.Findings) > 0 {
+		fmt.Print(out.findings())
+		return fmt.Errorf("%d broken promises; seed %d, files in %s", len(out.Findings), opt.Seed, opt.Dir)
+	}
+	if temporary {
+		return os.RemoveAll(opt.Dir)
+	}
+	return nil
+}
