@@ -50,14 +50,16 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 			return Dropped
 		}
 		s = &Step{
-			Name: in.Step, Tool: in.Tool, Args: in.Proposed, Optional: in.Optional, State: Ready,
-			Proposal: max(in.Proposal, 1), Proposals: 1,
+			Name: in.Step, Tool: in.Tool, Optional: in.Optional, State: Ready, Proposals: 1,
 		}
+		r.Steps = append(r.Steps, s)
+	}
+	if p := max(in.Proposal, 1); p > s.Proposal {
+		s.Proposal, s.Args = p, in.Proposed
 		if s.Args == nil {
 			s.Args = in.Args
 		}
 		s.Digest = digest(s.Tool, s.Args)
-		r.Steps = append(r.Steps, s)
 	}
 	defer r.settle(src.At)
 	tool, _ := tools.Tool(in.Tool)

@@ -53,6 +53,7 @@ func (w *sim) firstJob() []byte {
 	}
 	data := job(strings.Join(members, ","), steps...)
 	w.say("first job %s", data)
+	w.first = data
 	return data
 }
 
@@ -88,6 +89,41 @@ func (w *sim) laterJob() {
 	if again := w.r.Append(m, defaults(), w.now); a.Changed && again.Changed {
 		w.broken("repeat", "the same message changes the run twice")
 	}
+}
+
+// loseStore: every record is gone, and the executors make this one again from their journals, in any order; then the job
+// comes again.
+func (w *sim) loseStore() {
+	facts := []run.Fact{}
+	for _, f := range w.flights {
+		if f.Effect != envelope.Write || f.released {
+			continue
+		}
+		one := run.Fact{Intent: run.Intent{
+			Dispatch: f.ID, Tenant: "acme", RunID: "run_1", Queue: "default", Owner: "platform", Budget: w.r.Budget, Step: f.Step, Tool: f.Tool,
+			Args: f.Args, Proposed: f.Proposed, Optional: f.Optional, Attempt: f.Attempt, Proposal: f.Proposal, Key: f.Key, At: f.at,
+		}}
+		if f.answered && !f.reply.NoReply && !f.reply.NotSent {
+			one.Effect = &run.EffectFact{Dispatch: f.ID, Reply: f.reply, At: f.at}
+		}
+		i := w.c.next(len(facts) + 1)
+		facts = slices.Insert(facts, i, one)
+	}
+	if len(facts) == 0 {
+		return
+	}
+	w.lost, w.seen, w.ends, w.lastN, w.lookups = true, map[string]string{}, map[int]bool{}, 0, nil
+	w.say("the store is lost")
+	w.r = run.Restored(facts[0], defaults(), w.now)
+	for _, f := range facts {
+		// The truth is checked once all are merged: nobody pulls before that.
+		w.say("merge %s effect %v: %s", f.Intent.Dispatch, f.Effect != nil, w.r.Merge(f, w.tools, w.src()))
+		w.store()
+	}
+	w.seq++
+	a := w.r.Append(run.Message{Seq: w.seq, Time: w.now, Queue: "default", Data: w.first}, defaults(), w.now)
+	w.say("the first job again: %+v", a)
+	w.check()
 }
 
 func (w *sim) event() {

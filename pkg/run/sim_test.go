@@ -74,6 +74,8 @@ type sim struct {
 	ends    map[int]bool      // episodes with a terminal run outcome
 	lastN   int
 	checks  int
+	first   []byte
+	lost    bool // the store of records was lost and made again from the journals
 	liar    bool // its lookups may say absent although it was done: nothing is promised then but that nobody panics
 	log     []string
 }
@@ -119,6 +121,9 @@ func play(t testing.TB, c chance) {
 		w.event()
 		w.check()
 	}
+	if c.next(5) == 4 {
+		w.loseStore()
+	}
 	w.settle()
 }
 
@@ -139,7 +144,7 @@ func (w *sim) check() {
 			calls++
 		}
 	}
-	if int64(calls) != w.r.Spent.ToolCalls || w.r.Spent.ToolCalls > w.r.Budget.MaxToolCalls {
+	if int64(calls) != w.r.Spent.ToolCalls && !w.lost || w.r.Spent.ToolCalls > w.r.Budget.MaxToolCalls {
 		w.broken(run.RuleBudgetBeforeWork, "%d calls were made, %d are booked, %d are allowed", calls, w.r.Spent.ToolCalls, w.r.Budget.MaxToolCalls)
 	}
 	if w.r.End == nil && w.r.Lease == nil && w.r.Due(w.now) == 0 {
