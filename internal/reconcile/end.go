@@ -23,20 +23,16 @@ func (rc *Reconciler) tendEnd(ctx context.Context, e *entry, h *record.Handle) e
 	}
 	r := h.Run
 	rc.mu.Lock()
-	l, there := rc.letters[e.id]
 	fresh := e.seq > rc.settled
 	rc.mu.Unlock()
 	open := r.Letter != nil && r.Letter.Open
-	switch {
-	case open && (!there || l.owner != r.Letter.Owner):
+	if err := rc.tidyLetters(ctx, e, h); err != nil {
+		return err
+	}
+	if open && !rc.seesLetter(r) {
 		if err := rc.Records.PublishLetter(ctx, h); err != nil {
 			return err
 		}
-	case !open && there:
-		if err := rc.Records.RemoveLetter(ctx, e.id, l.owner); err != nil {
-			return err
-		}
-		rc.letterGone(e.id)
 	}
 	if open && fresh {
 		if err := rc.alert(ctx, h); err != nil {
@@ -48,6 +44,13 @@ func (rc *Reconciler) tendEnd(ctx context.Context, e *entry, h *record.Handle) e
 	rc.mu.Unlock()
 	rc.done(e, h.Seq, false, time.Time{})
 	return nil
+}
+
+// seesLetter reports whether the message of the run's open letter was seen.
+func (rc *Reconciler) seesLetter(r *run.Run) bool {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	return rc.hasLetter(r.ID(), r.Letter.Owner)
 }
 
 // alert raises what the end raises by itself, or counts it towards a burst. The letter's id is the alert's, so that the

@@ -45,15 +45,11 @@ func (rc *Reconciler) pause() time.Duration {
 // gone: there is no record any more. A letter of it must not stay.
 func (rc *Reconciler) gone(ctx context.Context, e *entry) {
 	rc.mu.Lock()
-	l, there := rc.letters[e.id]
 	seq := e.seq
 	rc.mu.Unlock()
-	if there {
-		if err := rc.Records.RemoveLetter(ctx, e.id, l.owner); err != nil {
-			rc.done(e, seq, true, time.Now().Add(rc.pause()))
-			return
-		}
-		rc.letterGone(e.id)
+	if err := rc.tidyLetters(ctx, e, nil); err != nil {
+		rc.done(e, seq, true, time.Now().Add(rc.pause()))
+		return
 	}
 	rc.done(e, seq, false, time.Time{})
 }
@@ -68,6 +64,9 @@ func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) erro
 		return rc.tendEnd(ctx, e, h)
 	}
 	began := time.Now()
+	if err := rc.tidyLetters(ctx, e, h); err != nil {
+		return err
+	}
 	changed := rc.decide(e, h.Run)
 	if changed {
 		if err := rc.write(ctx, h); err != nil {

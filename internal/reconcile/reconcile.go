@@ -113,10 +113,11 @@ type Reconciler struct {
 	mu      sync.Mutex
 	runs    map[run.ID]*entry
 	queue   schedule
-	passed  map[run.ID]passage // outcomes seen lately, for ends that are seen after them
-	letters map[run.ID]lettered
-	through uint64 // highest revision seen
-	settled uint64 // of ends at or below it nothing is owed
+	passed  map[run.ID]passage    // outcomes seen lately, for ends that are seen after them
+	letters map[run.ID][]lettered // messages seen, by run: one, but for what a crash left behind
+	open    map[run.ID]string     // owner of the letter that a record's header shows open
+	through uint64                // highest revision seen
+	settled uint64                // of ends at or below it nothing is owed
 	ready   [3]bool
 	active  bool
 	kick    chan struct{}
@@ -144,15 +145,10 @@ type passage struct {
 	at time.Time
 }
 
-type lettered struct {
-	owner, reason string
-	seq           uint64
-}
-
 // New makes a reconciler; Run starts it.
 func New(c Config) *Reconciler {
 	return &Reconciler{
-		Config: c, runs: map[run.ID]*entry{}, passed: map[run.ID]passage{}, letters: map[run.ID]lettered{},
+		Config: c, runs: map[run.ID]*entry{}, passed: map[run.ID]passage{}, letters: map[run.ID][]lettered{}, open: map[run.ID]string{},
 		kick: make(chan struct{}, 1), bursts: newBursts(), overdue: map[run.ID]bool{},
 	}
 }
@@ -235,7 +231,7 @@ func (rc *Reconciler) change(c Change) {
 		rc.poke()
 		return
 	case Reset:
-		rc.runs, rc.queue, rc.through, rc.settled = map[run.ID]*entry{}, nil, 0, 0
+		rc.runs, rc.queue, rc.open, rc.through, rc.settled = map[run.ID]*entry{}, nil, map[run.ID]string{}, 0, 0
 		return
 	}
 	rc.through = max(rc.through, c.Seq)
@@ -250,6 +246,11 @@ func (rc *Reconciler) change(c Change) {
 		return
 	}
 	e.seq, e.h, e.changed, e.tries = c.Seq, c.Header, now, 0
+	if c.Header.Letter != "" {
+		rc.open[c.ID] = c.Header.Letter
+	} else {
+		delete(rc.open, c.ID)
+	}
 	if lease, ok := record.ParseLease(c.Header.Lease); !ok {
 		e.lease = record.Lease{}
 	} else if lease != e.lease {
@@ -269,11 +270,11 @@ func (rc *Reconciler) change(c Change) {
 // plan says when an entry must be looked at next, and whether it must be kept at all.
 func (rc *Reconciler) plan(e *entry, now time.Time) (at time.Time, keep bool) {
 	if ended(e.h.State) {
-		if l, there := rc.letters[e.id]; there && e.h.Letter == "" || there && l.owner != e.h.Letter {
-			return now, true // a letter that the record does not have open
+		if len(rc.staleLetters(e.id, e.h.Letter)) > 0 {
+			return now, true
 		}
 		if e.seq <= rc.settled {
-			if _, there := rc.letters[e.id]; e.h.Letter == "" || there || !rc.ready[1] {
+			if e.h.Letter == "" || rc.hasLetter(e.id, e.h.Letter) || !rc.ready[1] {
 				return time.Time{}, false
 			}
 			return now.Add(rc.Lease), true
@@ -299,6 +300,9 @@ func (rc *Reconciler) plan(e *entry, now time.Time) (at time.Time, keep bool) {
 		if end.Before(at) && end.After(now) {
 			at = end
 		}
+	}
+	if t := now.Add(rc.Lease / 2); t.Before(at) && len(rc.staleLetters(e.id, "")) > 0 {
+		at = t // whoever answered the letter is about to remove it
 	}
 	return at, true
 }
@@ -328,38 +332,6 @@ func (rc *Reconciler) outcome(o Outcome) {
 	} else {
 		rc.unschedule(e)
 		delete(rc.runs, o.ID)
-	}
-}
-
-// letter takes a letter's message in.
-func (rc *Reconciler) letter(l Letter) {
-	rc.mu.Lock()
-	defer rc.mu.Unlock()
-	switch l.Kind {
-	case Current:
-		rc.ready[1] = true
-		rc.poke()
-		return
-	case Reset:
-		rc.letters = map[run.ID]lettered{}
-		rc.settled = 0
-		rc.Observe.ForgetLetters()
-		return
-	}
-	if old, there := rc.letters[l.ID]; there {
-		rc.Observe.LettersOpen(old.owner, old.reason, -1)
-	}
-	rc.letters[l.ID] = lettered{l.Owner, l.Reason, l.Seq}
-	rc.Observe.LettersOpen(l.Owner, l.Reason, 1)
-}
-
-// letterGone forgets a letter's message that was removed.
-func (rc *Reconciler) letterGone(id run.ID) {
-	rc.mu.Lock()
-	defer rc.mu.Unlock()
-	if old, there := rc.letters[id]; there {
-		rc.Observe.LettersOpen(old.owner, old.reason, -1)
-		delete(rc.letters, id)
 	}
 }
 

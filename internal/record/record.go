@@ -97,8 +97,8 @@ type Clock interface {
 type Records struct {
 	Store     Store
 	Clock     Clock
-	Retention time.Duration // how long an ended run is remembered
-	Secrets   [][]byte      // replaced by [redacted] in everything that is published
+	Retention time.Duration   // how long an ended run is remembered
+	Secrets   func() [][]byte // replaced by [redacted] in everything that is published; may be nil
 }
 
 // Handle is one run's record in this process's hands.
@@ -278,13 +278,21 @@ func owesEnd(r *run.Run) bool {
 	return false
 }
 
+// Letter is the image of the record's letter as it is published: the bytes of its message.
+func (rs *Records) Letter(r *run.Run) ([]byte, error) {
+	data, err := envelope.Marshal(r.BuildLetter())
+	if err != nil {
+		return nil, fmt.Errorf("letter %s: %w", r.Letter.ID, err)
+	}
+	return rs.redact(data), nil
+}
+
 // PublishLetter makes the letter's message the image of the record: it creates it, or replaces what is there.
 func (rs *Records) PublishLetter(ctx context.Context, h *Handle) error {
-	data, err := envelope.Marshal(h.Run.BuildLetter())
+	data, err := rs.Letter(h.Run)
 	if err != nil {
-		return fmt.Errorf("letter %s: %w", h.Run.Letter.ID, err)
+		return err
 	}
-	data = rs.redact(data)
 	owner := h.Run.Letter.Owner
 	expect := uint64(0)
 	for {
@@ -309,7 +317,8 @@ func (rs *Records) PublishLetter(ctx context.Context, h *Handle) error {
 	}
 }
 
-// RemoveLetter removes the message of a letter that the record does not have open any more.
+// RemoveLetter removes the message of a letter that the record does not have open any more. The record is read after the
+// message: a run that has ended anew meanwhile has its next letter at the same subject, and that one stays.
 func (rs *Records) RemoveLetter(ctx context.Context, id run.ID, owner string) error {
 	st, _, err := rs.Store.GetLetter(ctx, id, owner)
 	if errors.Is(err, ErrNotFound) {
@@ -317,6 +326,13 @@ func (rs *Records) RemoveLetter(ctx context.Context, id run.ID, owner string) er
 	}
 	if err != nil {
 		return err
+	}
+	h, err := rs.Load(ctx, id)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	if err == nil && h.Run.Letter != nil && h.Run.Letter.Open && h.Run.Letter.Owner == owner {
+		return nil
 	}
 	return rs.Store.DeleteLetter(ctx, st.Seq)
 }
@@ -383,9 +399,15 @@ func (rs *Records) Offload(ctx context.Context, id run.ID, step string, d run.Di
 
 var redacted = []byte("[redacted]")
 
+// Redact replaces exact occurrences of the config's secrets in what leaves the process another way.
+func (rs *Records) Redact(data []byte) []byte { return rs.redact(data) }
+
 // redact replaces exact occurrences of the config's secrets in what is published.
 func (rs *Records) redact(data []byte) []byte {
-	for _, s := range rs.Secrets {
+	if rs.Secrets == nil {
+		return data
+	}
+	for _, s := range rs.Secrets() {
 		if bytes.Contains(data, s) {
 			data = bytes.ReplaceAll(data, s, redacted)
 		}
