@@ -22,6 +22,7 @@ import (
 func smallDisk(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
+	// Cleanups run last in first out: this one after those that close the journals.
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=20m"); err != nil {
 		t.Skipf("a full disk cannot be tested: mounting a tmpfs needs root: %v", err)
 	}
@@ -141,17 +142,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A start on a full disk is refused for that reason, or works; either way nothing is lost.
+	// An executor can be started again on the full disk.
 	journaltest.Verify(t, path)
-	if err := os.WriteFile(ballast, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	j, err := journal.Open(path, journal.Options{})
-	if err != nil {
-		t.Fatalf("a start on a full disk: %v", err)
-	}
-	o.check(t, j)
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	o.check(t, journaltest.OpenAt(t, path, opts))
 }

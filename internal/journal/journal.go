@@ -189,8 +189,12 @@ func (j *Journal) Close() error {
 
 func (j *Journal) release() error {
 	if j.broken != nil {
-		// A panic may have left bbolt's locks held: only the file is given up.
-		return j.file.Close()
+		// A panic may have left bbolt's own locks held: only the file is given up. Its lock has to be taken off, because
+		// the memory that stays mapped would keep it.
+		if err := errors.Join(unix.Flock(int(j.file.Fd()), unix.LOCK_UN), j.file.Close()); err != nil {
+			return fmt.Errorf("journal: close %s: %w", j.path, err)
+		}
+		return nil
 	}
 	if err := j.db.Close(); err != nil {
 		return fmt.Errorf("journal: close %s: %w", j.path, err)
