@@ -28,8 +28,44 @@ func (r *Run) trim() {
 		}
 		return
 	}
+	if r.End != nil && r.Letter != nil && r.Letter.Open {
+		r.takeBack()
+	}
 	if r.More && r.End == nil {
 		r.detach(openResultMax, 0)
+	}
+}
+
+// WantsBack lists the results that were given to AGENTRUN_RESULTS and that a step of this ended run still names: step name
+// to the sequence of its ok outcome. The stream forgets before a letter does, so the driver reads them back (Fetched) and
+// writes the record once more, which then keeps them.
+func (r *Run) WantsBack() map[string]uint64 {
+	if r.End == nil || r.Letter == nil || !r.Letter.Open {
+		return nil
+	}
+	var out map[string]uint64
+	for _, s := range r.Steps {
+		if s.State == Done || s.forgiven() {
+			continue
+		}
+		for name, seq := range r.Fetch(s.Name) {
+			if out == nil {
+				out = map[string]uint64{}
+			}
+			out[name] = seq
+		}
+	}
+	return out
+}
+
+// takeBack keeps what was read back for an ended run, as far as it fits. It is not given to the stream again.
+func (r *Run) takeBack() {
+	for _, s := range r.Steps {
+		result := r.fetched[s.Name]
+		if s.State == Done && len(s.Result) == 0 && s.ResultRef == nil && len(result) > 0 && r.size+len(result) <= recordSoftMax {
+			s.Result, s.OutcomeSeq = result, 0
+			r.size += len(result)
+		}
 	}
 }
 
