@@ -36,7 +36,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal drains; after it the handler is gone, so that a second one ends the process at once.
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], app.Env{Lookup: os.LookupEnv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}))
+	os.Exit(run(ctx, os.Args[1:], app.Env{Lookup: os.LookupEnv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Reload: app.OnSignal(syscall.SIGHUP)}))
 }
 
 // run is the whole command: args in, exit code out.
@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, env app.Env) int {
 	full := name + " " + command
 	switch command {
 	case "serve":
-		c.Serve.Log, c.Serve.Lookup = env.Stderr, env.Lookup
+		c.Serve.Log, c.Serve.Lookup, c.Serve.Reload = env.Stderr, env.Lookup, env.Reload
 		return env.Serve(ctx, full, c.Serve.Complete, func(ctx context.Context) error { return app.Executor(ctx, c.Serve.ExecutorConfig) })
 	case "check":
 		return c.Check.run(env)

@@ -9,15 +9,17 @@ import (
 	"github.com/agentrun/executor/pkg/run"
 )
 
-// tools gives the worker the config's tools.
-type tools struct{ *connector.Registry }
+var _ worker.Tools = (*live)(nil)
 
-var _ worker.Tools = tools{}
+// Tool finds a tool of the config as it stands.
+func (t *live) Tool(name string) (*run.Tool, bool) { return t.box().Registry.Tool(name) }
 
-func (t tools) Call(ctx context.Context, d *run.Dispatch, info worker.CallInfo) envelope.Reply {
-	tool, ok := t.Get(d.Tool)
+func (t *live) get(name string) (*connector.Tool, bool) { return t.box().Registry.Get(name) }
+
+func (t *live) Call(ctx context.Context, d *run.Dispatch, info worker.CallInfo) envelope.Reply {
+	tool, ok := t.get(d.Tool)
 	if !ok {
-		// The config that began the step has the tool, and it does not change while the process lives.
+		// A reload has taken the tool away since the step began: nothing was sent.
 		return envelope.Reply{NotSent: true, Row: envelope.RowFor(envelope.CodeUnknownTool, d.Effect)}
 	}
 	return tool.Caller.Call(ctx, &connector.Call{
@@ -26,8 +28,8 @@ func (t tools) Call(ctx context.Context, d *run.Dispatch, info worker.CallInfo) 
 	})
 }
 
-func (t tools) Lookup(ctx context.Context, id run.ID, l *run.Lookup, trace string) (envelope.Lookup, bool) {
-	tool, ok := t.Get(l.Tool)
+func (t *live) Lookup(ctx context.Context, id run.ID, l *run.Lookup, trace string) (envelope.Lookup, bool) {
+	tool, ok := t.get(l.Tool)
 	if !ok || tool.Looker == nil {
 		return envelope.Lookup{}, false
 	}
@@ -37,14 +39,18 @@ func (t tools) Lookup(ctx context.Context, id run.ID, l *run.Lookup, trace strin
 	}), true
 }
 
-func (t tools) Limits(name string) worker.Limits {
-	tool, ok := t.Get(name)
+func (t *live) Limits(name string) worker.Limits {
+	tool, ok := t.get(name)
 	if !ok {
 		return worker.Limits{}
 	}
 	limits := worker.Limits{Concurrency: tool.Concurrency}
-	if tool.Rate != nil {
-		limits.PerSecond, limits.Burst = tool.Rate.PerSecond, tool.Rate.Burst
+	if r := tool.Rate; r != nil {
+		limits.PerSecond, limits.Burst = r.PerSecond, r.Burst
+		if r.Scope == fleetScope {
+			n := t.executors()
+			limits.PerSecond, limits.Burst = r.PerSecond/float64(n), max(1, r.Burst/n)
+		}
 	}
 	return limits
 }

@@ -12,6 +12,7 @@ type Env struct {
 	Lookup         func(name string) (value string, set bool) // environment variables, as os.LookupEnv
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
+	Reload         <-chan struct{} // each message asks a serving process to read its config again; may be nil
 }
 
 // Getenv is Lookup for callers to whom an unset variable and an empty one are the same.

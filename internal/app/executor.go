@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/agentrun/executor/internal/boottime"
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/journal"
@@ -58,13 +60,16 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	if err := conn.Setup(ctx, streams(&c.Process, c.Queues...)); err != nil {
 		return stopped(ctx, err)
 	}
+	tools := newLive(box)
 	w := worker.New(worker.Config{
 		ID: c.ID, Holder: j.Holder(), Lease: c.Lease, Concurrency: c.Concurrency, DrainTimeout: c.DrainTimeout,
-		PoisonAfter: box.File.Defaults.PoisonAfter, Defaults: func() run.Defaults { return box.defaults() },
+		PoisonAfter: box.File.Defaults.PoisonAfter, Defaults: tools.defaults,
 		Boot: boottime.Now, Random: rand.Float64,
-		Records: newRecords(conn, &c.Process, box), Journal: j, Tools: tools{box.Registry}, Hints: conn, Waker: conn, Store: streamStore{conn},
+		Records: newRecords(conn, &c.Process, tools), Journal: j, Tools: tools, Hints: conn, Waker: conn, Store: streamStore{conn},
 		Observe: p.observer, Ready: p.ready, Log: p.log,
 	})
+	tools.executors = greet(ctx, conn, uuid.NewString(), p.log, w.Refresh).executors
+	go tools.follow(ctx, &c.Process, p.log, w.Refresh, http)
 	return p.work(ctx, &c, conn, j, w)
 }
 

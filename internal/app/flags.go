@@ -52,6 +52,7 @@ type Seams struct {
 	Logger  *slog.Logger                     // wins over Log, LogFormat and LogLevel when set
 	Lookup  func(name string) (string, bool) // for ${NAME} in the config file; nil is os.LookupEnv
 	OnReady func(httpAddr string)            // called once, when the process is ready; may be nil
+	Reload  <-chan struct{}                  // each message reloads the config file; may be nil
 }
 
 // ExecutorConfig is executor serve's flags.

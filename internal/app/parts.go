@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/config"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/connector"
@@ -17,7 +18,9 @@ func NewRecords(conn *bus.Conn, retention time.Duration) *record.Records {
 }
 
 // NewTools are the worker's tools.
-func NewTools(r *connector.Registry) worker.Tools { return tools{r} }
+func NewTools(r *connector.Registry) worker.Tools {
+	return newLive(&Toolbox{File: &config.File{}, Registry: r})
+}
 
 // NewDelivery says in the worker's words what the bus delivered.
 func NewDelivery(d bus.Delivery) worker.Delivery { return delivery(d) }

@@ -42,9 +42,11 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	if err := conn.Setup(ctx, streams(&c.Process)); err != nil {
 		return stopped(ctx, err)
 	}
+	tools := newLive(box)
+	go tools.follow(ctx, &c.Process, p.log, func() {}, http)
 	rc := reconcile.New(reconcile.Config{
 		ID: c.ID, Holder: uuid.NewString() + ".1", Lease: c.Lease, Workers: 64, Boot: boottime.Now, Random: rand.Float64,
-		Records: newRecords(conn, &c.Process, box), Tools: tools{box.Registry}, Watch: watches{conn}, Waker: conn, Fleet: fleet{conn},
+		Records: newRecords(conn, &c.Process, tools), Tools: tools, Watch: watches{conn}, Waker: conn, Fleet: fleet{conn},
 		Observe: p.observer, Log: p.log,
 	})
 	return p.reconcile(ctx, &c, rc)

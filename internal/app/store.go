@@ -109,12 +109,8 @@ func (s store) DeleteLetter(ctx context.Context, seq uint64) error {
 }
 
 // newRecords are the records of a process on this connection.
-func newRecords(conn *bus.Conn, c *Process, box *Toolbox) *record.Records {
-	secrets := make([][]byte, len(box.File.Secrets))
-	for i, s := range box.File.Secrets {
-		secrets[i] = []byte(s)
-	}
-	return &record.Records{Store: store{conn}, Clock: conn.Clock(), Retention: c.RunRetention, Secrets: secrets}
+func newRecords(conn *bus.Conn, c *Process, t *live) *record.Records {
+	return &record.Records{Store: store{conn}, Clock: conn.Clock(), Retention: c.RunRetention, Secrets: t.secrets}
 }
 
 // streams is what the process wants of the streams; queues are those that it makes consumers for.

@@ -1,0 +1,65 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// live is the config as it stands: a reload replaces it whole, and calls in flight finish under the old one.
+type live struct {
+	current atomic.Pointer[loaded]
+	// executors is how many executors share a fleet-wide rate; at least 1.
+	executors func() int
+}
+
+type loaded struct {
+	box     *Toolbox
+	secrets [][]byte
+}
+
+func newLive(box *Toolbox) *live {
+	t := &live{executors: func() int { return 1 }}
+	t.put(box)
+	return t
+}
+
+func (t *live) put(box *Toolbox) {
+	t.current.Store(&loaded{box: box, secrets: record.Redactions(box.File.Secrets)})
+}
+
+func (t *live) box() *Toolbox { return t.current.Load().box }
+
+func (t *live) secrets() [][]byte { return t.current.Load().secrets }
+
+func (t *live) defaults() run.Defaults { return t.box().defaults() }
+
+// follow reloads the config whenever reload says so, until ctx ends. It is validated first: a bad file changes nothing.
+// done is called after each change.
+func (t *live) follow(ctx context.Context, c *Process, log *slog.Logger, done func(), kinds ...connector.Kind) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case _, more := <-c.Reload:
+			if !more {
+				return
+			}
+		}
+		box, warnings, err := LoadTools(c.Config, c.lookup(), kinds...)
+		if err != nil {
+			log.Error("the config is not reloaded; the old one stays", "error", err)
+			continue
+		}
+		for _, w := range warnings {
+			log.Warn("config", "warning", w.String())
+		}
+		t.put(box)
+		done()
+		log.Info("config reloaded", "tools", len(box.Registry.Names()))
+	}
+}
