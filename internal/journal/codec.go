@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -101,7 +100,8 @@ const (
 	replyLookUp
 	replyNotSent
 	replyNoReply
-	replyAll = replyOK | replyLookUp | replyNotSent | replyNoReply
+	replyRef // the result's place follows the other fields
+	replyAll = replyOK | replyLookUp | replyNotSent | replyNoReply | replyRef
 )
 
 func flag(set bool, bit byte) byte {
@@ -115,7 +115,7 @@ func encodeEffect(e *run.EffectFact) ([]byte, error) {
 	p := &e.Reply
 	b := make([]byte, 0, 128+len(p.Result))
 	b = appendHead(b, effectVersion, e.At)
-	b = append(b, flag(p.OK, replyOK)|flag(p.LookUp, replyLookUp)|flag(p.NotSent, replyNotSent)|flag(p.NoReply, replyNoReply))
+	b = append(b, flag(p.OK, replyOK)|flag(p.LookUp, replyLookUp)|flag(p.NotSent, replyNotSent)|flag(p.NoReply, replyNoReply)|flag(p.Ref != nil, replyRef))
 	b = appendRaw(b, p.Result)
 	b = appendText(b, p.EvidenceRef)
 	for _, s := range [...]string{
@@ -132,7 +132,14 @@ func encodeEffect(e *run.EffectFact) ([]byte, error) {
 			return nil, fmt.Errorf("details: %w", err)
 		}
 	}
-	return appendRaw(b, details), nil
+	b = appendRaw(b, details)
+	if p.Ref != nil {
+		b = appendText(b, p.Ref.Bucket)
+		b = appendText(b, p.Ref.Object)
+		b = binary.AppendVarint(b, int64(p.Ref.Size))
+		b = appendText(b, p.Ref.SHA256)
+	}
+	return b, nil
 }
 
 func decodeEffect(d run.DispatchID, b []byte) (run.EffectFact, error) {
@@ -151,11 +158,12 @@ func decodeEffect(d run.DispatchID, b []byte) (run.EffectFact, error) {
 	}
 	p.RetryAfter = r.varint()
 	details := r.raw()
+	if f&replyRef != 0 {
+		p.Ref = &envelope.ObjectRef{Bucket: r.text(), Object: r.text(), Size: int(r.varint()), SHA256: r.text()}
+	}
 	err := r.end()
 	if err == nil && details != nil {
-		dec := json.NewDecoder(bytes.NewReader(details))
-		dec.UseNumber() // numbers keep every digit
-		err = dec.Decode(&p.Details)
+		err = json.Unmarshal(details, &p.Details) // which keeps every digit of numbers
 	}
 	if err != nil {
 		return run.EffectFact{}, fmt.Errorf("effect of dispatch %s: %w", d, err)

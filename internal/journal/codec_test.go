@@ -29,6 +29,9 @@ func fillValue(t *testing.T, v reflect.Value, n *int) {
 		v.SetBool(true)
 	case reflect.Int, reflect.Int64:
 		v.SetInt(int64(*n) << 40)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fillValue(t, v.Elem(), n)
 	case reflect.Slice: // raw JSON
 		v.SetBytes([]byte(`{"n":12345678901234567890123}`))
 	case reflect.Map: // details
@@ -63,7 +66,7 @@ func TestEveryFieldSurvives(t *testing.T) {
 }
 
 func TestEachFlagIsItsOwn(t *testing.T) {
-	for _, r := range []envelope.Reply{{}, {OK: true}, {LookUp: true}, {NotSent: true}, {NoReply: true}, {Result: json.RawMessage{}}} {
+	for _, r := range []envelope.Reply{{}, {OK: true}, {LookUp: true}, {NotSent: true}, {NoReply: true}, {Result: json.RawMessage{}}, {Ref: &envelope.ObjectRef{}}} {
 		want := run.EffectFact{Dispatch: "d", Reply: r}
 		b, err := encodeEffect(&want)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 
 	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
 
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -41,7 +42,7 @@ func view(path string, db *bolt.DB, fn func(views) error) error {
 	err := guard(path, func() error {
 		return db.View(func(tx *bolt.Tx) error { return fn(viewsOf(tx)) })
 	})
-	if errors.Is(err, bolt.ErrDatabaseNotOpen) {
+	if errors.Is(err, berrors.ErrDatabaseNotOpen) {
 		return ErrClosed
 	}
 	return err
