@@ -213,7 +213,7 @@ func TestWatchCatchesUpWithManyRecords(t *testing.T) {
 		msg.Header.Set("Agentrun-State", "waiting")
 		msg.Header.Set("Agentrun-Due", fmt.Sprint(1_900_000_000_000+i))
 		msg.Header.Set("Agentrun-Workflow", "resolve_billing_case")
-		if _, err := js.PublishMsgAsync(msg); err != nil {
+		if _, err := js.PublishMsgAsync(msg, jetstream.WithStallWait(waitLimit)); err != nil {
 			t.Fatal(err)
 		}
 	}
