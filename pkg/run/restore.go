@@ -33,6 +33,11 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 	if f.Effect != nil {
 		reply = f.Effect.Reply
 	}
+	// idempotent_for counts from the first dispatch under the key, in whatever order the journals tell of them.
+	earlier := s != nil && s.Key == in.Key && in.At < s.FirstSent
+	if earlier {
+		s.FirstSent = in.At
+	}
 	if s != nil && s.State == InDoubt && in.Attempt > s.Attempt && (reply.OK || !s.Doubt.Resend) {
 		// A later dispatch was made, so the earlier one had been settled as not committed before it.
 		s.to(Ready)
@@ -40,6 +45,9 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 	}
 	if s != nil && (s.State == Done || s.State == Executing || s.State == InDoubt || r.End != nil) {
 		if !reply.OK {
+			if earlier {
+				return Noted
+			}
 			return Dropped
 		}
 		defer r.settle(src.At)

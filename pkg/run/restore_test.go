@@ -60,6 +60,26 @@ func TestRestored(t *testing.T) {
 	}
 }
 
+// idempotent_for counts from the first dispatch, in whatever order the journals tell of it.
+func TestRestoredFirstDispatch(t *testing.T) {
+	first, second := fact("keyed", "d1", 1, nil), fact("keyed", "d2", 2, nil)
+	second.Intent.At = start.Add(5 * time.Second)
+	for name, facts := range map[string][]run.Fact{"in order": {first, second}, "the later first": {second, first}} {
+		now := start.Add(6 * time.Second)
+		d := &driver{t: t, tools: tools(), now: now, seq: 1, r: run.Restored(facts[0], defaults(), now)}
+		for _, f := range facts {
+			if d.r.Merge(f, d.tools, d.src()) == run.Dropped && f.Intent.At == start {
+				t.Errorf("%s: the first dispatch is not kept", name)
+			}
+			d.check()
+		}
+		d.now = start.Add(11 * time.Second)
+		if d.begin("a") != nil {
+			t.Errorf("%s: no-blind-repeat: sent again after idempotent_for", name)
+		}
+	}
+}
+
 // The job that comes again repeats nothing of what the journal has proved, and brings the rest.
 func TestRestoredRunGoesOn(t *testing.T) {
 	f := fact("write", "d1", 1, reply(ok(`{"id":"c"}`)))
