@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ type journalCommand struct {
 	Ls      journalLs      `cmd:"" help:"List the dispatches that the journal knows, oldest first; no args and no results."`
 	Check   journalCheck   `cmd:"" help:"Verify the whole file."`
 	Compact journalCompact `cmd:"" help:"Rewrite the file without its free pages."`
+	Restore journalRestore `cmd:"" help:"Bring what the journal knows into a NATS store that has lost it."`
 }
 
 type journalFile struct {
@@ -37,6 +39,22 @@ type journalCheck struct {
 	journalFile `embed:""`
 }
 
+type journalRestore struct {
+	app.ExecutorConfig `embed:""`
+}
+
+func (c *journalRestore) run(ctx context.Context, env app.Env) error {
+	if err := c.Complete(); err != nil {
+		return &app.Usage{Command: name + " journal restore", Err: err}
+	}
+	c.Log, c.Lookup = env.Stderr, env.Lookup
+	if err := app.RestoreJournal(ctx, c.ExecutorConfig); err != nil {
+		return err
+	}
+	fmt.Fprintln(env.Stdout, "restored: every run that this journal knows is in the store, its effects are ok, its open intents are unknown")
+	return nil
+}
+
 type journalCompact struct {
 	journalFile `embed:""`
 }
@@ -44,12 +62,14 @@ type journalCompact struct {
 // errUnsound is why journal check exits 1.
 var errUnsound = errors.New("the journal is damaged; keep the file, and see the problems above")
 
-func (c *journalCommand) run(verb string, env app.Env) error {
+func (c *journalCommand) run(ctx context.Context, verb string, env app.Env) error {
 	switch verb {
 	case "ls":
 		return c.Ls.run(env)
 	case "check":
 		return c.Check.run(env)
+	case "restore":
+		return c.Restore.run(ctx, env)
 	}
 	return c.Compact.run(env)
 }

@@ -63,5 +63,5 @@ func run(ctx context.Context, args []string, env app.Env) int {
 	case "demo":
 		return env.Report(full, app.ExitOK, c.Demo.run(ctx, env))
 	}
-	return env.Report(full, app.ExitOK, c.Journal.run(strings.TrimPrefix(command, "journal "), env))
+	return env.Report(full, app.ExitOK, c.Journal.run(ctx, strings.TrimPrefix(command, "journal "), env))
 }

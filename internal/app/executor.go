@@ -61,16 +61,59 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 		return stopped(ctx, err)
 	}
 	tools := newLive(box)
-	w := worker.New(worker.Config{
+	w := newWorker(&c, p, conn, j, tools)
+	tools.executors = greet(ctx, conn, uuid.NewString(), p.log, w.Refresh).executors
+	go tools.follow(ctx, &c.Process, p.log, w.Refresh, http)
+	return p.work(ctx, &c, conn, j, w)
+}
+
+// newWorker puts the worker together.
+func newWorker(c *ExecutorConfig, p *process, conn *bus.Conn, j *journal.Journal, tools *live) *worker.Worker {
+	return worker.New(worker.Config{
 		ID: c.ID, Holder: j.Holder(), Lease: c.Lease, Concurrency: c.Concurrency, DrainTimeout: c.DrainTimeout,
-		PoisonAfter: box.File.Defaults.PoisonAfter, Defaults: tools.defaults,
+		PoisonAfter: tools.box().File.Defaults.PoisonAfter, Defaults: tools.defaults,
 		Boot: boottime.Now, Random: rand.Float64,
 		Records: newRecords(conn, &c.Process, tools), Journal: j, Tools: tools, Hints: conn, Waker: conn, Store: streamStore{conn},
 		Observe: p.observer, Ready: p.ready, Log: p.log,
 	})
-	tools.executors = greet(ctx, conn, uuid.NewString(), p.log, w.Refresh).executors
-	go tools.follow(ctx, &c.Process, p.log, w.Refresh, http)
-	return p.work(ctx, &c, conn, j, w)
+}
+
+// RestoreJournal brings what an executor's journal knows into the store of run records, whether or not the store seems to
+// be the one it knew, and settles what is unsettled: what executor serve does by itself at its start, by hand. The
+// executor must not be running.
+func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
+	http := httptool.New()
+	defer http.Close()
+	box, _, err := LoadTools(c.Config, c.lookup(), http)
+	if err != nil {
+		return err
+	}
+	p, err := newProcess(observe.Executor, &c.Process, box)
+	if err != nil {
+		return err
+	}
+	j, err := journal.Open(JournalPath(c.Data), journal.Options{Retention: c.RunRetention})
+	if err != nil {
+		return err
+	}
+	defer p.end("the journal", j.Close)
+	conn, err := connect(&c.Process, p, "executor journal restore")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.Setup(ctx, streams(&c.Process, c.Queues...)); err != nil {
+		return err
+	}
+	created, err := conn.StreamCreated(ctx)
+	if err != nil {
+		return err
+	}
+	w := newWorker(&c, p, conn, j, newLive(box))
+	if err := w.Restore(ctx, created); err != nil {
+		return err
+	}
+	return w.Settle(ctx)
 }
 
 // work settles the journal, pulls until ctx ends and drains.
