@@ -14,7 +14,7 @@ import (
 )
 
 // startLimit bounds every wait for a server.
-const startLimit = 20 * time.Second
+const startLimit = time.Minute
 
 // Option changes a server.
 type Option func(*server.Options)
