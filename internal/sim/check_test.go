@@ -208,8 +208,13 @@ func (w *world) checkAck(p *proc, m *message) {
 	}
 }
 
-// takenIn: every step of the job is in the record.
+// takenIn: the record remembers the message (accepted, or refused with an outcome), or has every step of it.
 func takenIn(r *run.Run, m *message) bool {
+	for _, ref := range r.Jobs {
+		if ref.Seq == m.Seq {
+			return true
+		}
+	}
 	var job struct {
 		Steps []struct {
 			Step string `json:"step"`

@@ -76,7 +76,7 @@ func (a *tally) add(w *world) {
 	a.sends += len(w.flights)
 	for _, line := range w.trace {
 		switch {
-		case strings.Contains(line, " dies ("):
+		case strings.Contains(line, " dies (") && !strings.Contains(line, "the world ends"):
 			a.deaths++
 		case strings.Contains(line, "looks "):
 			a.unknown++
@@ -482,6 +482,7 @@ func (p *player) end() {
 	for _, r := range p.recons {
 		p.downIn(r.name, r.down)
 	}
+	time.Sleep(time.Minute) // for what is still on the wire: nothing waits in a bubble that is left
 }
 
 func (p *player) downIn(name string, down chan struct{}) {
