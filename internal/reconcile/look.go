@@ -77,6 +77,9 @@ func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) erro
 	if err := rc.publish(ctx, h); err != nil {
 		return err
 	}
+	if err := rc.Records.FetchDoubts(ctx, h); err != nil {
+		return err
+	}
 	if due := h.Run.Lookups(rc.Records.Now()); len(due) > 0 {
 		if err := rc.verify(ctx, h, due); err != nil {
 			return err

@@ -134,6 +134,10 @@ func (rs *Records) Load(ctx context.Context, id run.ID) (*Handle, error) {
 
 // Save writes the record as the next revision: line 7 of the order. On ErrConflict the handle is worthless: load again.
 func (rs *Records) Save(ctx context.Context, h *Handle) error {
+	// The stream forgets before a letter does: what the steps of an ended run still name comes back into its record.
+	if err := rs.readBack(ctx, h, h.Run.WantsBack()); err != nil {
+		return err
+	}
 	data, err := h.Run.Encode()
 	if err != nil {
 		return err
@@ -233,6 +237,19 @@ func (rs *Records) publishAlarms(ctx context.Context, r *run.Run) error {
 			return err
 		}
 		r.AlarmPublished(a.N)
+	}
+	return nil
+}
+
+// FetchDoubts reads back what the args of the unknown writes refer to, so that they are looked up as they were sent.
+func (rs *Records) FetchDoubts(ctx context.Context, h *Handle) error {
+	for _, s := range h.Run.Steps {
+		if s.State != run.InDoubt {
+			continue
+		}
+		if err := rs.Fetch(ctx, h, s.Name); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -337,9 +354,9 @@ func (rs *Records) RemoveLetter(ctx context.Context, id run.ID, owner string) er
 	return rs.Store.DeleteLetter(ctx, st.Seq)
 }
 
-// Fetch reads back the results that a step's references need and that the record has left in AGENTRUN_RESULTS.
-func (rs *Records) Fetch(ctx context.Context, h *Handle, step string) error {
-	for name, seq := range h.Run.Fetch(step) {
+// readBack reads results by the sequences of their outcomes and gives them to the run.
+func (rs *Records) readBack(ctx context.Context, h *Handle, want map[string]uint64) error {
+	for name, seq := range want {
 		data, err := rs.Store.ReadOutcome(ctx, seq)
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return err
@@ -355,6 +372,14 @@ func (rs *Records) Fetch(ctx context.Context, h *Handle, step string) error {
 			o.Envelope.Result = nil // another stream's message at this sequence
 		}
 		h.Run.Fetched(name, o.Envelope.Result)
+	}
+	return nil
+}
+
+// Fetch reads back the results that a step's references need and that the record has left in AGENTRUN_RESULTS.
+func (rs *Records) Fetch(ctx context.Context, h *Handle, step string) error {
+	if err := rs.readBack(ctx, h, h.Run.Fetch(step)); err != nil {
+		return err
 	}
 	for name, ref := range h.Run.FetchObjects(step) {
 		data, err := rs.Store.GetObject(ctx, ref.Object)

@@ -144,11 +144,14 @@ func (l *loop) offload(leased context.Context, d *run.Dispatch, result json.RawM
 
 // verify sends the lookups that are due, for a run that was woken: the reconciler wakes one whose tool it does not know. A
 // lookup needs no lease: its verdict is bound to the dispatch.
-func (l *loop) verify(r *run.Run, due envelope.Time) {
+func (l *loop) verify(ctx context.Context, r *run.Run, due envelope.Time) {
 	if !l.woken || l.w.isDraining() {
 		return
 	}
 	l.woken = false
+	if err := l.w.Records.FetchDoubts(ctx, l.h); err != nil {
+		return // woken again while it stays due
+	}
 	for _, lk := range r.Lookups(due) {
 		tool, ok := l.w.Tools.Tool(lk.Tool)
 		if !ok || tool.Verify == nil || l.calls[lk.Dispatch] != nil {
@@ -158,16 +161,16 @@ func (l *loop) verify(r *run.Run, due envelope.Time) {
 		if limit <= 0 {
 			limit = tool.Timeout
 		}
-		ctx, cancel := context.WithTimeout(l.w.ctx, limit)
+		lctx, cancel := context.WithTimeout(l.w.ctx, limit)
 		l.calls[lk.Dispatch] = &call{dispatch: &run.Dispatch{ID: lk.Dispatch, Step: lk.Step, Tool: lk.Tool, Effect: envelope.Write}, cancel: cancel}
 		trace := r.Trace
 		go func() {
 			res := &result{dispatch: lk.Dispatch, lookup: &lk, started: l.w.Records.Now()}
-			answer, known := l.w.Tools.Lookup(ctx, l.id, &lk, trace)
+			answer, known := l.w.Tools.Lookup(lctx, l.id, &lk, trace)
 			if !known {
 				answer = envelope.Lookup{Answer: envelope.Undecided}
 			}
-			if answer.Ref, _ = l.w.Records.Offload(ctx, l.id, lk.Step, lk.Dispatch, answer.Result); answer.Ref != nil {
+			if answer.Ref, _ = l.w.Records.Offload(lctx, l.id, lk.Step, lk.Dispatch, answer.Result); answer.Ref != nil {
 				answer.Result = nil
 			}
 			res.answer, res.at = &answer, l.w.Records.Now()

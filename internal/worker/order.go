@@ -74,7 +74,7 @@ func (l *loop) decide(ctx context.Context) *change {
 		return c // accepted without starting anything; the next look goes on
 	}
 	c.err = l.begin(ctx, c, now, due)
-	l.verify(r, due)
+	l.verify(ctx, r, now)
 	if r.Lease != nil && l.renewDue() {
 		c.changed = true
 	}
