@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/agentrun/executor/internal/record"
@@ -20,9 +21,13 @@ func (rc *Reconciler) look(ctx context.Context, e *entry) {
 	if err == nil {
 		err = rc.tend(ctx, e, h)
 	}
-	if err == nil {
-		return
+	if err != nil {
+		rc.failed(ctx, e, h, err)
 	}
+}
+
+// failed ends a look that did not come to its end: the run stays due.
+func (rc *Reconciler) failed(ctx context.Context, e *entry, h *record.Handle, err error) {
 	if ctx.Err() == nil && !errors.Is(err, record.ErrConflict) {
 		rc.Log.Warn("run not tended to, it stays due", "tenant", e.id.Tenant, "run_id", e.id.Run, "error", err)
 	}
@@ -81,13 +86,26 @@ func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) erro
 		return err
 	}
 	if due := h.Run.Lookups(rc.Records.Now()); len(due) > 0 {
-		if err := rc.verify(ctx, h, due); err != nil {
-			return err
-		}
-		if err := rc.publish(ctx, h); err != nil {
-			return err
-		}
+		// A tool that does not answer must not keep other runs waiting: lookups are waited for beside the workers.
+		rc.aside.Go(func() {
+			err := rc.verify(ctx, h, due)
+			if err == nil {
+				err = rc.publish(ctx, h)
+			}
+			if err == nil {
+				err = rc.after(ctx, e, h, began)
+			}
+			if err != nil {
+				rc.failed(ctx, e, h, err)
+			}
+		})
+		return nil
 	}
+	return rc.after(ctx, e, h, began)
+}
+
+// after is the end of a look at a run that went on.
+func (rc *Reconciler) after(ctx context.Context, e *entry, h *record.Handle, began time.Time) error {
 	if h.Run.End != nil {
 		rc.done(e, h.Seq, true, time.Now())
 		return nil
@@ -190,6 +208,8 @@ func (rc *Reconciler) verify(ctx context.Context, h *record.Handle, due []run.Lo
 	for i := range due {
 		l := &due[i]
 		go func() {
+			free := rc.lookups.enter(ctx, l.Tool)
+			defer free()
 			v := verdict{l: l, start: rc.Records.Now()}
 			tool, ok := rc.Tools.Tool(l.Tool)
 			if ok && tool.Verify != nil {
@@ -318,4 +338,30 @@ func (rc *Reconciler) following(e *entry, r *run.Run, began, now time.Time) time
 		at = now.Add(rc.pause())
 	}
 	return at
+}
+
+// lookups bounds how many lookups of one tool are out at once; those of other tools do not wait for them.
+type lookups struct {
+	mu     sync.Mutex
+	byTool map[string]chan struct{}
+}
+
+// lookupsPerTool is how many lookups of one tool are out at once.
+const lookupsPerTool = 16
+
+// enter waits for room, or for ctx to end, and returns what gives the room back.
+func (l *lookups) enter(ctx context.Context, tool string) func() {
+	l.mu.Lock()
+	room := l.byTool[tool]
+	if room == nil {
+		room = make(chan struct{}, lookupsPerTool)
+		l.byTool[tool] = room
+	}
+	l.mu.Unlock()
+	select {
+	case room <- struct{}{}:
+		return func() { <-room }
+	case <-ctx.Done():
+		return func() {}
+	}
 }

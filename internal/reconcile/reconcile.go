@@ -122,6 +122,8 @@ type Reconciler struct {
 	active  bool
 	kick    chan struct{}
 	bursts  *bursts
+	lookups *lookups
+	aside   sync.WaitGroup // runs whose lookups are waited for
 	overdue map[run.ID]bool
 }
 
@@ -149,7 +151,7 @@ type passage struct {
 func New(c Config) *Reconciler {
 	return &Reconciler{
 		Config: c, runs: map[run.ID]*entry{}, passed: map[run.ID]passage{}, letters: map[run.ID][]lettered{}, open: map[run.ID]string{},
-		kick: make(chan struct{}, 1), bursts: newBursts(), overdue: map[run.ID]bool{},
+		kick: make(chan struct{}, 1), bursts: newBursts(), lookups: &lookups{byTool: map[string]chan struct{}{}}, overdue: map[run.ID]bool{},
 	}
 }
 
@@ -200,6 +202,7 @@ func (rc *Reconciler) Run(ctx context.Context) error {
 	watch("runs", func() error { return rc.Watch.Runs(ctx, rc.change) })
 	watch("fleet", func() error { return rc.lead(ctx) })
 	rc.work(ctx)
+	rc.aside.Wait()
 	wg.Wait()
 	return ctx.Err()
 }
