@@ -44,16 +44,26 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	}
 	tools := newLive(box)
 	go tools.follow(ctx, &c.Process, p.log, func() {}, http)
+	records, index := newRecords(conn, &c.Process, tools), newIndex(p, conn)
 	rc := reconcile.New(reconcile.Config{
 		ID: c.ID, Holder: uuid.NewString() + ".1", Lease: c.Lease, Workers: 64, Boot: boottime.Now, Random: rand.Float64,
-		Records: newRecords(conn, &c.Process, tools), Tools: tools, Watch: watches{conn}, Waker: conn, Fleet: fleet{conn},
-		Observe: p.observer, Log: p.log,
+		Records: records, Tools: tools, Watch: watches{conn, index}, Waker: conn, Fleet: fleet{conn},
+		Observe: uncounted{p.observer}, Log: p.log,
 	})
-	return p.reconcile(ctx, &c, rc)
+	return p.reconcile(ctx, &c, rc, func() (stop func(), err error) {
+		return serveOperator(context.WithoutCancel(ctx), conn.NATS(), newOperator(conn, p, records, tools, index), c.ID)
+	})
 }
 
-// reconcile runs the loop until ctx ends, and is ready once everything that was in the streams has been seen.
-func (p *process) reconcile(ctx context.Context, c *ReconcilerConfig, rc *reconcile.Reconciler) error {
+// uncounted leaves the counting of open letters to the operator calls' index, which sees them go as well.
+type uncounted struct{ *observe.Observer }
+
+func (uncounted) LettersOpen(string, string, int) {}
+func (uncounted) ForgetLetters()                  {}
+
+// reconcile runs the loop until ctx ends, and is ready once everything that was in the streams has been seen; then it
+// offers the operator calls.
+func (p *process) reconcile(ctx context.Context, c *ReconcilerConfig, rc *reconcile.Reconciler, offer func() (stop func(), err error)) error {
 	ended := make(chan error, 1)
 	go func() { ended <- rc.Run(ctx) }()
 	for tick := time.NewTicker(20 * time.Millisecond); ; {
@@ -68,6 +78,11 @@ func (p *process) reconcile(ctx context.Context, c *ReconcilerConfig, rc *reconc
 			break
 		}
 	}
+	withdraw, err := offer()
+	if err != nil {
+		return err
+	}
+	defer withdraw()
 	p.started(&c.Process)
 	for tick := time.NewTicker(auditEvery); ; {
 		p.observer.Audited(observe.Audit{RunsOverdue: rc.Overdue()})

@@ -6,12 +6,23 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/operator"
 	"github.com/agentrun/executor/internal/reconcile"
 	"github.com/agentrun/executor/internal/record"
 )
 
-// watches gives the reconciler its streams to follow.
-type watches struct{ conn *bus.Conn }
+// watches gives the reconciler its streams to follow. What they report goes to the operator calls' index too, so that
+// each stream is watched once.
+type watches struct {
+	conn  *bus.Conn
+	index *operator.Index
+}
+
+func headerOf(h bus.RecordHeader) record.Header {
+	return record.Header{
+		State: h.State, Due: h.Due, Lease: h.Lease, Workflow: h.Workflow, Episode: h.Episode, Letter: h.Letter, TTL: h.TTL,
+	}
+}
 
 var _ reconcile.Watch = watches{}
 
@@ -27,10 +38,8 @@ func kindOf(k bus.ChangeKind) reconcile.Kind {
 
 func (w watches) Runs(ctx context.Context, fn func(reconcile.Change)) error {
 	return w.conn.WatchRuns(ctx, 0, func(c bus.Change) {
-		fn(reconcile.Change{Kind: kindOf(c.Kind), ID: c.ID, Seq: c.Seq, Header: record.Header{
-			State: c.Header.State, Due: c.Header.Due, Lease: c.Header.Lease, Workflow: c.Header.Workflow,
-			Episode: c.Header.Episode, Letter: c.Header.Letter, TTL: c.Header.TTL,
-		}})
+		tellIndexOfRun(w.index, c)
+		fn(reconcile.Change{Kind: kindOf(c.Kind), ID: c.ID, Seq: c.Seq, Header: headerOf(c.Header)})
 	})
 }
 
@@ -42,6 +51,7 @@ func (w watches) Outcomes(ctx context.Context, from time.Time, fn func(reconcile
 
 func (w watches) Letters(ctx context.Context, fn func(reconcile.Letter)) error {
 	return w.conn.WatchLetters(ctx, func(l bus.LetterChange) {
+		tellIndexOfLetter(w.index, l)
 		out := reconcile.Letter{Kind: kindOf(l.Kind), Owner: l.Owner, Seq: l.Seq}
 		out.ID.Tenant, out.ID.Run = l.Tenant, l.RunID
 		if l.Kind == bus.Stored {

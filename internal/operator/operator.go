@@ -1,0 +1,257 @@
+// Package operator answers the operator calls of contract §9. Every change is: read the record at the leader, ask the pure
+// core, write by compare-and-set, and on a conflict read and ask again; the letter's message follows the record. No call
+// acts on a message alone, and any number of reconcilers may answer side by side.
+package operator
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// Job is a job that still waits in a queue.
+type Job struct {
+	Queue string
+	Seq   uint64
+	Trace string
+	Data  []byte
+}
+
+// Streams is what the calls need of NATS beside the records. All methods are safe for concurrent use.
+type Streams interface {
+	// FindJob finds the first job of the run that still is in any queue. record.ErrNotFound.
+	FindJob(ctx context.Context, id run.ID) (Job, error)
+	// LastLetter is the sequence of the last letter there is of a tenant ("": of all), LastRun that of the last record; 0 if
+	// there is none.
+	LastLetter(ctx context.Context, tenant string) (uint64, error)
+	LastRun(ctx context.Context, tenant string) (uint64, error)
+	// Wake puts a run into its queue's wakes.
+	Wake(ctx context.Context, queue string, id run.ID) error
+	// Hint tells the holder of a lease to read a record now. It may be lost.
+	Hint(holder string, id run.ID) error
+}
+
+// Observer is told of what the calls do. All methods are safe for concurrent use and return at once.
+type Observer interface {
+	Outcome(scope, outcome, reason string)
+	Refusal(code string)
+	UnknownResolved(tool, verdict string)
+	SettleTime(took time.Duration)
+}
+
+// Config is what an operator service is made of. All fields are required.
+type Config struct {
+	Records  *record.Records
+	Streams  Streams
+	Tools    run.Tools
+	Defaults func() run.Defaults
+	Index    *Index
+	Random   func() float64 // in [0, 1)
+	Observe  Observer
+	Log      *slog.Logger
+}
+
+// Operator answers operator calls. Safe for concurrent use.
+type Operator struct{ Config }
+
+// New makes an operator service.
+func New(c Config) *Operator { return &Operator{c} }
+
+// All stands for every tenant in the calls that allow it.
+const All = "_all"
+
+// invalidTenant stands for a tenant that is no identifier (contract §3).
+const invalidTenant = "_invalid"
+
+// Limits of one call.
+const (
+	callTimeout = 10 * time.Second
+	bulkTimeout = 55 * time.Second
+	requestMax  = 1 << 20 // bytes
+	replyMax    = 800_000 // bytes of a page, well within one message
+	depthMax    = run.MaxArgsDepth + 8
+)
+
+// Unavailable is the code of a call whose record could not be read or written in time: it is not known whether anything
+// has changed, and the same call may be made again.
+const Unavailable = "UNAVAILABLE"
+
+// Status is the number of a refusal in the micro service's error header.
+func Status(code string) string {
+	switch code {
+	case run.BadRequest:
+		return "400"
+	case run.NotAllowed:
+		return "403"
+	case run.NotFound:
+		return "404"
+	case run.Conflict, run.Claimed:
+		return "409"
+	}
+	return "503"
+}
+
+// Handle answers one call. refused is nil or says why the call was refused; the reply says so too.
+func (o *Operator) Handle(ctx context.Context, c *Call, tenant string, data []byte) (reply []byte, refused *run.Refusal) {
+	limit := callTimeout
+	if c.Bulk {
+		limit = bulkTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	answer, err := o.answer(ctx, c, tenant, data)
+	if err == nil {
+		reply, err = envelope.Marshal(answer)
+	}
+	if err == nil {
+		return o.Records.Redact(reply), nil
+	}
+	if !errors.As(err, &refused) {
+		o.Log.Warn("operator call not answered", "call", c.Name(), "tenant", tenant, "error", err)
+		refused = &run.Refusal{Code: Unavailable, Message: "the record could not be read or written in time; make the same call again"}
+	}
+	o.Observe.Refusal(refused.Code)
+	reply, err = envelope.Marshal(RefusalShape{Code: refused.Code, Message: refused.Message})
+	if err != nil {
+		panic("operator: " + err.Error()) // three plain values always encode
+	}
+	return reply, refused
+}
+
+func (o *Operator) answer(ctx context.Context, c *Call, tenant string, data []byte) (any, error) {
+	switch {
+	case tenant == All && !c.All:
+		return nil, badRequest("%s needs a tenant, not %s", c.Name(), All)
+	case tenant != All && tenant != invalidTenant && !run.ValidID(tenant):
+		return nil, badRequest("%s is no tenant", strconv.Quote(tenant))
+	}
+	request := c.Request()
+	if err := decode(data, request); err != nil {
+		return nil, err
+	}
+	return c.answer(o, ctx, tenant, request)
+}
+
+// load reads a run's record; there being none is a refusal.
+func (o *Operator) load(ctx context.Context, id run.ID) (*record.Handle, error) {
+	h, err := o.Records.Load(ctx, id)
+	if errors.Is(err, record.ErrNotFound) {
+		return nil, refuse(run.NotFound, "there is no run %s of tenant %s", id.Run, id.Tenant)
+	}
+	return h, err
+}
+
+// change reads a record, applies decide and writes what it made, until nobody was in between. decide reports whether the
+// record changed. It is called again on each conflict, with the record as it is then.
+func (o *Operator) change(ctx context.Context, id run.ID, decide func(h *record.Handle) (changed bool, err error)) (*record.Handle, error) {
+	for attempt := 0; ; attempt++ {
+		h, err := o.load(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		changed, err := decide(h)
+		if err != nil {
+			return nil, err
+		}
+		if !changed {
+			return h, nil
+		}
+		err = o.Records.Save(ctx, h)
+		if err == nil {
+			o.Index.saved(h)
+			return h, nil
+		}
+		if !errors.Is(err, record.ErrConflict) {
+			return nil, err
+		}
+		if err := o.pause(ctx, attempt); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// pause lets whoever won go first: 1 to 20 ms with jitter.
+func (o *Operator) pause(ctx context.Context, attempt int) error {
+	limit := min(time.Millisecond<<min(attempt, 5), 20*time.Millisecond)
+	timer := time.NewTimer(time.Millisecond/2 + time.Duration(o.Random()*float64(limit)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// follow does what a change of the record asks for beside it: the letter's message, what is owed, a wake, a hint. The
+// record is what counts: what fails here is done by the active reconciler. settled is the owner of a letter that was
+// answered, "" for none.
+func (o *Operator) follow(ctx context.Context, h *record.Handle, settled string) {
+	r := h.Run
+	err := o.image(ctx, h, settled)
+	if err == nil && (len(r.Owed) > 0 || len(r.AlarmsOwed()) > 0) {
+		err = o.publish(ctx, h)
+	}
+	if err == nil && r.End == nil && r.Lease == nil && len(r.Next(o.Records.Due()).Ready) > 0 {
+		err = o.Streams.Wake(ctx, r.Queue, h.ID)
+	}
+	if err == nil && r.Lease != nil {
+		err = o.Streams.Hint(r.Lease.Holder, h.ID)
+	}
+	if err != nil {
+		o.Log.Warn("left to the active reconciler", "tenant", h.ID.Tenant, "run_id", h.ID.Run, "error", err)
+	}
+}
+
+// image makes the letter's message what the record says: removed where it was answered, rewritten where it is open and
+// changed. An open letter is read anew after it was written: if it was answered meanwhile its message must go.
+func (o *Operator) image(ctx context.Context, h *record.Handle, settled string) error {
+	if settled != "" {
+		if err := o.Records.RemoveLetter(ctx, h.ID, settled); err != nil {
+			return err
+		}
+	}
+	r := h.Run
+	if r.Letter == nil || !r.Letter.Open || settled != "" {
+		return nil // a letter that a new episode opened is published with that episode's end
+	}
+	for {
+		if err := o.Records.PublishLetter(ctx, h); err != nil {
+			return err
+		}
+		fresh, err := o.Records.Load(ctx, h.ID)
+		switch {
+		case errors.Is(err, record.ErrNotFound):
+			return o.Records.RemoveLetter(ctx, h.ID, r.Letter.Owner)
+		case err != nil:
+			return err
+		case fresh.Seq == h.Seq:
+			return nil
+		case fresh.Run.Letter == nil || !fresh.Run.Letter.Open || fresh.Run.Letter.ID != r.Letter.ID:
+			return o.Records.RemoveLetter(ctx, h.ID, r.Letter.Owner)
+		}
+		h = fresh
+	}
+}
+
+// publish makes known what the record owes, and counts it.
+func (o *Operator) publish(ctx context.Context, h *record.Handle) error {
+	owed := append([]run.Owed(nil), h.Run.Owed...)
+	if err := o.Records.Publish(ctx, h); err != nil {
+		return err
+	}
+	for i := range owed {
+		reason := ""
+		if owed[i].Row != nil {
+			reason = owed[i].Row.ReasonCode
+		}
+		o.Observe.Outcome(string(owed[i].Scope), string(owed[i].Outcome), reason)
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+func (o *Operator) getRun(ctx context.Context, tenant string, q *RunRequest) (any, error) {
+	id, err := subject(tenant, q.RunID)
+	if err != nil {
+		return nil, err
+	}
+	h, err := o.load(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return RunReply{OK: true, Run: h.Run.View(o.Records.Now())}, nil
+}
+
+// states are the words that runs.list may be asked for.
+var states = []string{
+	run.StateOpen, run.StateReady, run.StateRunning, run.StateWaiting, run.StateUnknown, run.StateCancelling,
+	string(envelope.OK), string(envelope.Fatal), string(envelope.NeedsHuman), string(envelope.Cancelled),
+}
+
+func (o *Operator) listRuns(ctx context.Context, tenant string, q *RunsRequest) (any, error) {
+	limit, err := within(q.Limit, pageOtherwise, lookMost)
+	if err != nil {
+		return nil, err
+	}
+	limit = min(limit, pageMost)
+	if q.State != "" && !slices.Contains(states, q.State) {
+		return nil, badRequest("state must be one of %v", states)
+	}
+	after := uint64(0)
+	if q.After != "" {
+		if after, err = strconv.ParseUint(q.After, 36, 64); err != nil {
+			return nil, badRequest("after is not what a page gave")
+		}
+	}
+	asked := tenant
+	if asked == All {
+		asked = ""
+	}
+	stored, err := o.Streams.LastRun(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	o.Index.wait(ctx, 0, stored)
+	chosen, last, more := o.chooseRuns(tenant, q, limit, after)
+	return o.showRuns(ctx, chosen, last, more)
+}
+
+// chosenRun is a run of a page, as the index had it.
+type chosenRun struct {
+	id  run.ID
+	seq uint64
+}
+
+func (o *Operator) chooseRuns(tenant string, q *RunsRequest, limit int, after uint64) (chosen []chosenRun, last uint64, more bool) {
+	x := o.Index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	last, more = x.runs.each(tenant, after, lookMost, x.now(), func(k *known) bool {
+		if q.State != "" && q.State != k.state || q.Workflow != "" && q.Workflow != k.workflow {
+			return true
+		}
+		if len(chosen) == limit {
+			return false
+		}
+		chosen = append(chosen, chosenRun{k.id, k.seq})
+		return true
+	})
+	return chosen, last, more
+}
+
+// shownRun is a run in a list: what get shows, without the history.
+type shownRun struct {
+	*run.View
+	History *struct{} `json:"history,omitempty"`
+}
+
+// showRuns reads the records of a page. It ends the page early where the reply would become too large.
+func (o *Operator) showRuns(ctx context.Context, chosen []chosenRun, last uint64, more bool) (any, error) {
+	const atOnce = 16
+	shown := make([]json.RawMessage, len(chosen))
+	failed := make([]error, len(chosen))
+	slots := make(chan struct{}, atOnce)
+	var wg sync.WaitGroup
+	for i, c := range chosen {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			h, err := o.Records.Load(ctx, c.id)
+			if err == nil {
+				shown[i], err = envelope.Marshal(shownRun{View: h.Run.View(o.Records.Now())})
+			}
+			if !errors.Is(err, record.ErrNotFound) {
+				failed[i] = err
+			}
+		})
+	}
+	wg.Wait()
+	page := RunPage{OK: true, Runs: []json.RawMessage{}}
+	size := 0
+	for i, data := range shown {
+		if failed[i] != nil {
+			return nil, failed[i]
+		}
+		if size > 0 && size+len(data) > replyMax {
+			last, more = chosen[i-1].seq, true
+			break
+		}
+		if data != nil {
+			size += len(data)
+			page.Runs = append(page.Runs, data)
+		}
+	}
+	if more {
+		page.After = strconv.FormatUint(last, 36)
+	}
+	return page, nil
+}
+
+// cancel stops a run, wherever it is: in a queue, at work, at rest.
+func (o *Operator) cancel(ctx context.Context, tenant string, q *CancelRequest) (any, error) {
+	id, err := subject(tenant, q.RunID)
+	if err != nil {
+		return nil, err
+	}
+	if err := person(q.By); err != nil {
+		return nil, err
+	}
+	if err := why(q.Reason); err != nil {
+		return nil, err
+	}
+	for attempt := 0; ; attempt++ {
+		changed := false
+		h, err := o.change(ctx, id, func(h *record.Handle) (bool, error) {
+			changed = h.Run.CancelRun(q.By, q.Reason, o.Records.Now()) == run.Applied
+			return changed, nil
+		})
+		var refused *run.Refusal
+		switch {
+		case err == nil:
+			if changed || h.Run.End == nil {
+				o.follow(ctx, h, "")
+			}
+			return StateReply{OK: true, State: h.Run.State()}, nil
+		case !errors.As(err, &refused) || refused.Code != run.NotFound:
+			return nil, err
+		}
+		h, err = o.cancelQueued(ctx, id, q)
+		switch {
+		case err == nil:
+			o.follow(ctx, h, "")
+			return StateReply{OK: true, State: h.Run.State()}, nil
+		case !errors.Is(err, record.ErrConflict):
+			return nil, err
+		}
+		if err := o.pause(ctx, attempt); err != nil { // its job was accepted meanwhile
+			return nil, err
+		}
+	}
+}
+
+// cancelQueued makes the record of a run that still waits in a queue, ended. Its job stays there and is answered
+// RUN_CLOSED. record.ErrConflict: it has a record by now.
+func (o *Operator) cancelQueued(ctx context.Context, id run.ID, q *CancelRequest) (*record.Handle, error) {
+	j, err := o.Streams.FindJob(ctx, id)
+	if errors.Is(err, record.ErrNotFound) {
+		return nil, refuse(run.NotFound, "there is no run %s of tenant %s, and no job of it in any queue", id.Run, id.Tenant)
+	}
+	if err != nil {
+		return nil, err
+	}
+	now := o.Records.Now()
+	h := &record.Handle{ID: id, Run: run.CreateCancelled(id, run.Message{Seq: j.Seq, Queue: j.Queue, Trace: j.Trace, Data: j.Data}, o.Defaults(), q.By, q.Reason, now)}
+	if err := o.Records.Save(ctx, h); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// report records what a program learned about a write.
+func (o *Operator) report(ctx context.Context, tenant string, q *ReportRequest) (any, error) {
+	id, err := subject(tenant, q.RunID)
+	if err != nil {
+		return nil, err
+	}
+	if err := person(q.By); err != nil {
+		return nil, err
+	}
+	if q.Step == "" {
+		return nil, badRequest("step is missing")
+	}
+	if err := evidence(q.CommitState, q.EvidenceRef); err != nil {
+		return nil, err
+	}
+	attempt := 0
+	if q.Attempt != nil {
+		if attempt = *q.Attempt; attempt < 1 {
+			return nil, badRequest("attempt must be at least 1")
+		}
+	}
+	res := run.Resolution{CommitState: q.CommitState, Result: q.Result, EvidenceRef: q.EvidenceRef}
+	var since envelope.Time
+	tool := ""
+	h, err := o.change(ctx, id, func(h *record.Handle) (bool, error) {
+		since, tool = 0, ""
+		s := h.Run.Step(q.Step)
+		if s != nil && s.State == run.InDoubt {
+			since, tool = s.Doubt.Since, s.Tool
+		}
+		if _, refused := h.Run.Report(q.Step, attempt, q.By, res, o.Tools, o.Records.Now()); refused != nil {
+			return false, refused
+		}
+		if s.State == run.InDoubt {
+			tool = ""
+		}
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if tool != "" {
+		verdict := "found"
+		if q.CommitState == envelope.NotCommitted {
+			verdict = "absent"
+		}
+		o.Observe.UnknownResolved(tool, verdict)
+		o.Observe.SettleTime(o.Records.Now().Sub(since))
+	}
+	o.follow(ctx, h, "")
+	return StateReply{OK: true, State: h.Run.State()}, nil
+}
