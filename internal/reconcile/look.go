@@ -205,6 +205,7 @@ func (rc *Reconciler) verify(ctx context.Context, h *record.Handle, due []run.Lo
 		start  envelope.Time
 	}
 	answers := make(chan verdict, len(due))
+	id, trace := h.ID, h.Run.Trace
 	for i := range due {
 		l := &due[i]
 		go func() {
@@ -218,8 +219,8 @@ func (rc *Reconciler) verify(ctx context.Context, h *record.Handle, due []run.Lo
 					limit = tool.Timeout
 				}
 				lctx, cancel := context.WithTimeout(ctx, limit)
-				v.answer, v.known = rc.Tools.Lookup(lctx, h.ID, l, h.Run.Trace)
-				if ref, err := rc.Records.Offload(lctx, h.ID, l.Step, l.Dispatch, v.answer.Result); err == nil && ref != nil {
+				v.answer, v.known = rc.Tools.Lookup(lctx, id, l, trace)
+				if ref, err := rc.Records.Offload(lctx, id, l.Step, l.Dispatch, v.answer.Result); err == nil && ref != nil {
 					v.answer.Ref, v.answer.Result = ref, nil
 				}
 				cancel()
