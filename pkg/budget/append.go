@@ -18,10 +18,10 @@ func (l *Limits) Append(buf []byte) ([]byte, error) {
 // Append writes what is spent as encoding/json does.
 func (s *Spent) Append(buf []byte) ([]byte, error) {
 	o := envelope.NewObject(buf)
-	o.Int("turns", s.Turns)
-	o.Int("tool_calls", s.ToolCalls)
-	o.Int("input_tokens", s.InputTokens)
-	o.Int("output_tokens", s.OutputTokens)
-	o.Int("estimated_cost_minor_units", s.EstimatedCostMinorUnits)
+	o.IntIf("turns", s.Turns)
+	o.IntIf("tool_calls", s.ToolCalls)
+	o.IntIf("input_tokens", s.InputTokens)
+	o.IntIf("output_tokens", s.OutputTokens)
+	o.IntIf("estimated_cost_minor_units", s.EstimatedCostMinorUnits)
 	return o.End()
 }

@@ -48,11 +48,11 @@ type Usage struct {
 
 // Spent is what a run has used up.
 type Spent struct {
-	Turns                   int64 `json:"turns"`
-	ToolCalls               int64 `json:"tool_calls"`
-	InputTokens             int64 `json:"input_tokens"`
-	OutputTokens            int64 `json:"output_tokens"`
-	EstimatedCostMinorUnits int64 `json:"estimated_cost_minor_units"`
+	Turns                   int64 `json:"turns,omitempty"`
+	ToolCalls               int64 `json:"tool_calls,omitempty"`
+	InputTokens             int64 `json:"input_tokens,omitempty"`
+	OutputTokens            int64 `json:"output_tokens,omitempty"`
+	EstimatedCostMinorUnits int64 `json:"estimated_cost_minor_units,omitempty"`
 }
 
 // Elapsed is the time limit of an episode.

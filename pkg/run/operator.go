@@ -90,7 +90,6 @@ func (r *Run) answer(kind string, c Call, commit envelope.CommitState, episode i
 // reopen begins the next episode: attempts and elapsed time start again, the other budgets go on.
 func (r *Run) reopen(now Time) {
 	r.Episode++
-	r.EpisodeAt = now
 	r.Deadline = now.Add(r.Budget.Elapsed())
 	r.End, r.Decided = nil, nil
 	if r.Cancel != nil {

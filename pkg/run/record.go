@@ -54,7 +54,6 @@ type Run struct {
 	Episode   int    `json:"episode"`
 	More      bool   `json:"more,omitempty"`
 	CreatedAt Time   `json:"created_at"`
-	EpisodeAt Time   `json:"episode_at"`
 	UpdatedAt Time   `json:"updated_at"`
 	Deadline  Time   `json:"deadline"`
 

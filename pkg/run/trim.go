@@ -17,11 +17,14 @@ const (
 func (r *Run) fits(n int) bool { return r.size+n+recordHeadroom <= MaxRecordBytes }
 
 // trim drops what nothing needs any more, before the record is written: an ended run's args and results that no owed
-// outcome needs (digests stay), and an open run's large results once they can be read back from AGENTRUN_RESULTS.
+// outcome needs (digests of proposals stay), and an open run's large results once they can be read back from AGENTRUN_RESULTS.
 func (r *Run) trim() {
 	if r.End != nil && (r.End.Outcome == envelope.OK || r.End.Outcome == envelope.Cancelled) {
 		for _, s := range r.Steps {
 			s.Args, s.Asked = nil, nil
+			if r.End.Outcome == envelope.OK {
+				s.forget()
+			}
 			if !r.owes(s) {
 				s.Result = nil
 			}
@@ -67,6 +70,14 @@ func (r *Run) takeBack() {
 			r.size += len(result)
 		}
 	}
+}
+
+// forget drops what only a further dispatch of the step would need. A run that is ok has none: it has no letter that could
+// reopen it. The digest of what was proposed stays for a repeated job, the dispatch for late evidence.
+func (s *Step) forget() {
+	s.Key, s.SentArgs, s.FirstSent = "", "", 0
+	s.Used, s.Failures, s.Losses, s.Proposals = 0, 0, 0, 0
+	s.Approved, s.AskedSum = "", ""
 }
 
 // owes reports whether an unpublished outcome refers to the step's result.
