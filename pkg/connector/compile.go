@@ -32,7 +32,9 @@ func Compile(spec Spec, kinds ...Kind) (*Tool, error) {
 	if err := checkPolicy(&spec); err != nil {
 		return nil, err
 	}
-	kind, transport, err := prepare(kinds, Preparation{Tool: spec.Name, Spec: spec.Kind, Effect: spec.Effect})
+	kind, transport, err := prepare(kinds, Preparation{
+		Tool: spec.Name, Spec: spec.Kind, Effect: spec.Effect, HasOutput: spec.OutputSchema != nil,
+	})
 	if err != nil {
 		return nil, err
 	}

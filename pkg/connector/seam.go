@@ -32,6 +32,8 @@ type Preparation struct {
 	Spec   KindSpec
 	Effect envelope.Effect // Read for a lookup
 	Lookup bool
+	// HasOutput: the config has a schema for the result.
+	HasOutput bool
 }
 
 // Transport carries one tool's requests. Safe for concurrent use.

@@ -1,0 +1,219 @@
+package mcptool
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+// Names in _meta.
+const (
+	operationRefMeta   = "agentrun/operation_ref"
+	idempotencyKeyMeta = "agentrun/idempotency_key"
+	traceparentMeta    = "traceparent"
+)
+
+// CodeNotReadOnly ends a call of a tool that the config calls a read and its server does not. A read is repeated at will,
+// so it is not sent at all.
+const CodeNotReadOnly envelope.Code = "MCP_TOOL_NOT_READ_ONLY"
+
+// tool is one tool of a server, as the config names it.
+type tool struct {
+	server    *server
+	name      string
+	effect    envelope.Effect
+	hasOutput bool // the config has a schema of its own for the result
+}
+
+// CheckArgs implements connector.Transport: any object is arguments.
+func (*tool) CheckArgs(map[string]any) (string, bool) { return "", true }
+
+// RoundTrip implements connector.Transport.
+func (t *tool) RoundTrip(ctx context.Context, r *connector.Request) connector.Response {
+	s, err := t.server.acquire(ctx)
+	if err != nil {
+		return connector.Response{Failure: connector.NotSent}
+	}
+	defer s.release()
+	offer := s.offer(t.name)
+	if offer != nil && t.effect == envelope.Read && offer.Changes() {
+		return connector.Response{Fault: &connector.Fault{
+			Code: CodeNotReadOnly, Category: envelope.Conflict, CommitState: envelope.NotCommitted,
+		}}
+	}
+	d := newDispatch(methodCall, r.BodyMax, func() bool { return ctx.Err() == nil && r.Leave() })
+	callCtx, cancel := context.WithCancel(withDispatch(ctx, d))
+	defer cancel()
+	go func() {
+		// The SDK's result is not looked at: the wire has the real one.
+		_, _ = s.CallTool(callCtx, t.params(r))
+		d.fail(connector.NoReply)
+	}()
+	select {
+	case <-d.end:
+	case <-ctx.Done():
+		d.fail(silence(ctx))
+		if d.hasLeft() && !errors.Is(ctx.Err(), context.Canceled) {
+			go s.suspect()
+		}
+	}
+	out, lost := t.response(d, r, offer)
+	if lost {
+		s.retire()
+	}
+	return out
+}
+
+func (t *tool) params(r *connector.Request) *mcp.CallToolParams {
+	args := json.RawMessage(r.Args)
+	if len(args) == 0 {
+		args = json.RawMessage("{}")
+	}
+	meta := mcp.Meta{operationRefMeta: r.OperationRef, idempotencyKeyMeta: r.IdempotencyKey}
+	if r.Traceparent != "" {
+		meta[traceparentMeta] = r.Traceparent
+	}
+	return &mcp.CallToolParams{Meta: meta, Name: t.name, Arguments: args}
+}
+
+// response reads a settled dispatch. lost says that the server no longer knows the session.
+func (t *tool) response(d *dispatch, r *connector.Request, offer *Offer) (out connector.Response, lost bool) {
+	switch {
+	case d.status != 0:
+		fault, lost := t.statusFault(d)
+		return connector.Response{Fault: fault}, lost
+	case d.fault != nil:
+		return t.protocolError(d.fault, r.BodyMax), false
+	case d.failure != connector.Answered:
+		return connector.Response{Failure: d.failure}, false
+	}
+	out, ok := result(d.result, r.BodyMax)
+	if ok && out.Failure == connector.Answered && !out.IsError && !t.hasOutput && offer != nil && !fits(offer.output, out.Body) {
+		return connector.Response{Fault: &connector.Fault{Code: envelope.CodeResultInvalid}}, false
+	}
+	return out, false
+}
+
+// fits reports whether a body fits the server's own schema. What cannot be read is left to the classification.
+func fits(s *jsonschema.Schema, body []byte) bool {
+	if s == nil || envelope.CheckJSON(body, envelope.Bounds{}) != nil {
+		return s == nil || json.Valid(body)
+	}
+	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
+	return err != nil || s.Validate(v) == nil
+}
+
+// result reads the result of tools/call: structured content, else the text. ok is false for one that is no complete
+// result.
+func result(raw json.RawMessage, limit int) (out connector.Response, ok bool) {
+	unreadable := connector.Response{Failure: connector.Unreadable}
+	if envelope.CheckJSON(raw, envelope.Bounds{}) != nil {
+		return unreadable, false
+	}
+	var members map[string]json.RawMessage
+	if json.Unmarshal(raw, &members) != nil || members == nil {
+		return unreadable, false
+	}
+	if e, there := members["isError"]; there && json.Unmarshal(e, &out.IsError) != nil {
+		return unreadable, false
+	}
+	out.Body = members["structuredContent"]
+	if len(out.Body) == 0 || string(out.Body) == "null" {
+		text, readable := textOf(members["content"])
+		if !readable {
+			return unreadable, false
+		}
+		out.Body = text
+	}
+	if more := members["inputRequests"]; string(members["resultType"]) == `"input_required"` || (len(more) > 0 && string(more) != "null") {
+		// The server wants to be asked again with more input. Nobody asks again here.
+		out.IsError = true
+	}
+	if len(out.Body) > limit {
+		out.Failure, out.Body = connector.TooLarge, nil
+	}
+	return out, !out.IsError
+}
+
+// textOf joins the text blocks of a result, line by line; there may be none.
+func textOf(content json.RawMessage) ([]byte, bool) {
+	if len(content) == 0 || string(content) == "null" {
+		return nil, true
+	}
+	var blocks []struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
+	if json.Unmarshal(content, &blocks) != nil {
+		return nil, false
+	}
+	var texts []string
+	for _, b := range blocks {
+		if b.Type == "text" {
+			texts = append(texts, b.Text)
+		}
+	}
+	return []byte(strings.Join(texts, "\n")), true
+}
+
+// protocolError is an answer that is an error of JSON-RPC. The codes of the specification for requests that were not
+// understood prove that nothing was done; any other says no more than isError does, with the error as the body.
+func (t *tool) protocolError(e *jsonrpc.Error, limit int) connector.Response {
+	switch e.Code {
+	case jsonrpc.CodeParseError, jsonrpc.CodeInvalidRequest, jsonrpc.CodeMethodNotFound, jsonrpc.CodeInvalidParams:
+		return connector.Response{Fault: &connector.Fault{Code: envelope.CodeUpstreamRejectedInput}}
+	}
+	body, err := json.Marshal(e)
+	if err != nil {
+		return connector.Response{IsError: true, Failure: connector.Unreadable}
+	}
+	if len(body) > limit {
+		return connector.Response{IsError: true, Failure: connector.TooLarge}
+	}
+	return connector.Response{IsError: true, Body: body}
+}
+
+// statusFault is an HTTP status that is no success, read as the default table reads it. lost: a server that no longer
+// knows the session must say 404, and many say 400; the call was refused for that and not looked at.
+func (t *tool) statusFault(d *dispatch) (f *connector.Fault, lost bool) {
+	status := d.status
+	if d.session && (status == http.StatusNotFound || status == http.StatusBadRequest && (d.fault == nil || d.fault.Code == -32000 || d.fault.Code == -32001)) {
+		return &connector.Fault{Code: envelope.CodeUpstreamUnavailable, CommitState: envelope.NotCommitted}, true
+	}
+	code, known := map[int]envelope.Code{
+		401: envelope.CodeUpstreamDenied, 403: envelope.CodeUpstreamDenied,
+		404: envelope.CodeResourceNotFound, 410: envelope.CodeResourceNotFound,
+		409: envelope.CodeStateConflict, 412: envelope.CodeVersionConflict, 429: envelope.CodeUpstreamRateLimited,
+		307: envelope.CodeUpstreamError, 308: envelope.CodeUpstreamError,
+	}[status]
+	switch {
+	case known:
+	case status >= 400 && status < 500 && status != 408 && status != 425:
+		code = envelope.CodeUpstreamRejectedInput
+	case t.effect == envelope.Write:
+		code = envelope.CodeOutcomeUnknown
+	case status >= 300 && status < 400:
+		code = envelope.CodeUpstreamError
+	default:
+		code = envelope.CodeUpstreamUnavailable
+	}
+	f = &connector.Fault{Code: code}
+	if seconds, err := strconv.ParseUint(d.wait, 10, 31); err == nil {
+		f.RetryAfter = time.Duration(seconds) * time.Second
+	} else if at, err := http.ParseTime(d.wait); err == nil {
+		f.RetryAfter = max(time.Until(at), 0)
+	}
+	return f, false
+}

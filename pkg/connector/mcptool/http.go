@@ -1,0 +1,236 @@
+package mcptool
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agentrun/executor/pkg/connector"
+)
+
+const (
+	dialTimeout = 10 * time.Second
+	// An idle connection is dropped before the servers that are quickest to do so (5 s) close it under a request.
+	idleTimeout  = 3 * time.Second
+	sessionName  = "Mcp-Session-Id"
+	headerMax    = 64 << 10 // bytes of a response's headers
+	resumptions  = 3        // of one answer's event stream
+	idleConnsMax = 64
+)
+
+// client is the HTTP side of one server. It sends every request once: no redirect is followed, and the bodies of requests
+// cannot be had a second time, which keeps net/http from sending them again.
+type client struct {
+	base    *http.Transport
+	headers map[string]string
+}
+
+func newClient(headers map[string]string) *client {
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	return &client{headers: headers, base: &http.Transport{
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := dialer.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return &gate{Conn: c}, nil
+		},
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    dialTimeout,
+		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{}, // HTTP/1.1: one request on a connection at a time
+		IdleConnTimeout:        idleTimeout,
+		MaxIdleConnsPerHost:    idleConnsMax,
+		MaxResponseHeaderBytes: headerMax,
+		DisableCompression:     true,
+	}}
+}
+
+// openHTTP begins a session with a server; nothing is sent before the first message.
+func (c *client) open(url string) func(context.Context) (mcp.Connection, error) {
+	return func(ctx context.Context) (mcp.Connection, error) {
+		t := mcp.StreamableClientTransport{
+			Endpoint: url,
+			HTTPClient: &http.Client{
+				Transport:     c,
+				CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			},
+			MaxRetries: resumptions,
+			// It would be opened before the first call, and a server that does not answer it would hold that up for ever.
+			DisableStandaloneSSE: true,
+			MaxEventSize:         messageMax,
+		}
+		return t.Connect(ctx)
+	}
+}
+
+// gate is a connection that knows which of our requests is being written on it.
+type gate struct {
+	net.Conn
+	passing atomic.Pointer[passage]
+}
+
+// passage is one request's way through one connection.
+type passage struct {
+	d     *dispatch
+	begun bool // only touched by the connection's writer
+}
+
+// Write asks before the first byte of a request, and notes what became of it.
+func (g *gate) Write(b []byte) (int, error) {
+	p := g.passing.Load()
+	if p == nil || p.begun {
+		return g.Conn.Write(b)
+	}
+	if !p.d.leave() {
+		return 0, errHeldBack
+	}
+	n, err := g.Conn.Write(b)
+	if n > 0 || err == nil {
+		p.begun = true
+	} else {
+		p.d.stayed()
+	}
+	return n, err
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c *client) RoundTrip(req *http.Request) (*http.Response, error) {
+	d := dispatchOf(req.Context())
+	if req.Method != http.MethodPost {
+		d = nil // the rest of an event stream
+	}
+	ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		conn := info.Conn
+		if secure, ok := conn.(*tls.Conn); ok {
+			conn = secure.NetConn()
+		}
+		var p *passage
+		if d != nil {
+			p = &passage{d: d}
+		}
+		conn.(*gate).passing.Store(p)
+	}})
+	sent := req.Clone(ctx)
+	sent.GetBody = nil
+	for name, value := range c.headers {
+		sent.Header.Set(name, value)
+	}
+	resp, err := c.base.RoundTrip(sent)
+	if d == nil {
+		if err == nil {
+			resp.Body = &bounded{ReadCloser: resp.Body, left: messageMax, events: isEvents(resp)}
+		}
+		return resp, err
+	}
+	if err != nil {
+		d.fail(silence(req.Context()))
+		return nil, err
+	}
+	d.mu.Lock()
+	d.session = req.Header.Get(sessionName) != ""
+	d.mu.Unlock()
+	return d.respond(req, resp), nil
+}
+
+// silence tells apart why nothing came.
+func silence(ctx context.Context) connector.Failure {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return connector.Cancelled
+	}
+	return connector.NoReply
+}
+
+func mediaType(resp *http.Response) string {
+	t, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return t
+}
+
+func isEvents(resp *http.Response) bool { return mediaType(resp) == "text/event-stream" }
+
+// respond takes the response to a request that we follow. The SDK ends a whole session over a response that it does not
+// like; it only gets to see those that it does.
+func (d *dispatch) respond(req *http.Request, resp *http.Response) *http.Response {
+	if resp.StatusCode == http.StatusOK && isEvents(resp) {
+		return resp
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(d.max)+1))
+	_ = resp.Body.Close()
+	switch {
+	case resp.StatusCode < 200 || resp.StatusCode >= 300:
+		d.settle(func(d *dispatch) {
+			d.status, d.wait = resp.StatusCode, resp.Header.Get("Retry-After")
+			if r := decodeResponse(body); r != nil {
+				d.fault, _ = r.Error.(*jsonrpc.Error)
+			}
+		})
+	case len(body) > d.max:
+		d.fail(connector.TooLarge)
+	case err != nil && req.Context().Err() != nil:
+		d.fail(silence(req.Context()))
+	case err != nil || resp.StatusCode != http.StatusOK || mediaType(resp) != "application/json" || decodeResponse(body) == nil:
+		d.fail(connector.Unreadable)
+	default:
+		resp.Body = io.NopCloser(bytes.NewReader(body))
+		return resp
+	}
+	return substitute(req, resp)
+}
+
+func decodeResponse(body []byte) *jsonrpc.Response {
+	m, err := jsonrpc.DecodeMessage(body)
+	if err != nil {
+		return nil
+	}
+	r, _ := m.(*jsonrpc.Response)
+	return r
+}
+
+// substitute answers the SDK's request with an error of its own, so that it forgets the request and nothing else.
+func substitute(req *http.Request, resp *http.Response) *http.Response {
+	id := json.RawMessage("null")
+	if b, ok := req.Context().Value(idKey{}).(json.RawMessage); ok {
+		id = b
+	}
+	body := append(append([]byte(`{"jsonrpc":"2.0","id":`), id...), `,"error":{"code":-32000,"message":"settled"}}`...)
+	return &http.Response{
+		Status: "200 OK", StatusCode: http.StatusOK, Proto: resp.Proto, ProtoMajor: resp.ProtoMajor, ProtoMinor: resp.ProtoMinor,
+		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)),
+		ContentLength: int64(len(body)), Request: resp.Request,
+	}
+}
+
+// idKey is the request's JSON-RPC id in the context of its write.
+type idKey struct{}
+
+// bounded ends a body that is longer than any message may be; an event stream is bounded by its events.
+type bounded struct {
+	io.ReadCloser
+	left   int
+	events bool
+}
+
+var errTooLong = errors.New("the response is too long")
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.events {
+		return b.ReadCloser.Read(p)
+	}
+	if b.left <= 0 {
+		return 0, errTooLong
+	}
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}

@@ -1,0 +1,270 @@
+package mcptool
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agentrun/executor/pkg/connector"
+)
+
+const (
+	// connectTimeout bounds the start of a session: a server that npx has to download first takes its time.
+	connectTimeout = time.Minute
+	// pingPatience is how long a server that let a call run out of time has to answer a ping.
+	pingPatience = 5 * time.Second
+	// offerAge is how old the list of a server's tools may be before it is read again, beside the calls.
+	offerAge = time.Minute
+)
+
+const (
+	methodCall = "tools/call"
+	methodList = "tools/list"
+)
+
+var errClosed = errors.New("closed")
+
+// server is one of mcp_servers, with the session that is used for calls.
+type server struct {
+	spec   connector.MCPServerSpec
+	client *client // nil for stdio
+
+	mu         sync.Mutex
+	closed     bool
+	live       *session
+	connecting *connecting
+	sessions   map[*session]bool // those that have not ended
+}
+
+// connecting is an attempt to make a session, shared by everyone who waits for one.
+type connecting struct {
+	done    chan struct{}
+	session *session
+	err     error
+	cancel  context.CancelFunc
+}
+
+// session is one session with a server.
+type session struct {
+	*mcp.ClientSession
+	server   *server
+	wire     *wire
+	ended    chan struct{} // closed when the connection is
+	finished chan struct{} // closed when nothing of the session is left
+
+	mu      sync.Mutex
+	users   int // calls in flight
+	retired bool
+	offers  map[string]*Offer // nil if the server does not say
+	read    time.Time         // when offers was read
+	reading bool
+}
+
+func newServer(spec connector.MCPServerSpec) *server {
+	s := &server{spec: spec, sessions: make(map[*session]bool)}
+	if spec.URL != "" {
+		s.client = newClient(spec.Headers)
+	}
+	return s
+}
+
+// acquire returns the live session, or a new one. Release it.
+func (s *server) acquire(ctx context.Context) (*session, error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, errClosed
+	}
+	if live := s.live; live != nil && live.use() {
+		s.mu.Unlock()
+		return live, nil
+	}
+	c := s.connecting
+	if c == nil {
+		c = &connecting{done: make(chan struct{})}
+		// The attempt is everyone's, so it does not end with the call that began it.
+		connectCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+		c.cancel = cancel
+		s.connecting = c
+		go s.connect(withDispatch(connectCtx, nil), c)
+	}
+	s.mu.Unlock()
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	if !c.session.use() {
+		return nil, errClosed // it has ended already
+	}
+	return c.session, nil
+}
+
+func (s *server) connect(ctx context.Context, c *connecting) {
+	defer c.cancel()
+	session, err := s.begin(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.session, c.err = session, err
+	s.connecting = nil
+	if err == nil {
+		s.live = session
+		s.sessions[session] = true
+		if s.closed {
+			session.retire()
+		}
+	}
+	close(c.done)
+}
+
+// begin makes a session and asks what the server offers.
+func (s *server) begin(ctx context.Context) (*session, error) {
+	t := &transport{serial: s.client == nil}
+	if t.serial {
+		t.open = openStdio(s.spec)
+	} else {
+		t.open = s.client.open(s.spec.URL)
+	}
+	out := &session{server: s, ended: make(chan struct{}), finished: make(chan struct{})}
+	c := mcp.NewClient(&mcp.Implementation{Name: "agentrun", Version: "1"}, &mcp.ClientOptions{
+		Capabilities:   &mcp.ClientCapabilities{},
+		MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true}, // a second round would be a second tools/call
+		Logger:         slog.New(slog.DiscardHandler),
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {
+			out.outdate()
+		},
+	})
+	// The SDK's Connect can wait for an answer longer than ctx lives.
+	stop := context.AfterFunc(ctx, func() {
+		if w := t.connected(); w != nil {
+			w.sever()
+		}
+	})
+	defer stop()
+	var err error
+	if out.ClientSession, err = c.Connect(ctx, t, nil); err != nil {
+		if w := t.connected(); w != nil {
+			w.sever()
+			_ = w.Close()
+		}
+		return nil, err
+	}
+	out.wire = t.connected()
+	go func() {
+		_ = out.Wait()
+		close(out.ended)
+		out.retire()
+	}()
+	out.readOffers(ctx)
+	return out, nil
+}
+
+// use counts a call in; false if the session takes no more.
+func (s *session) use() bool {
+	select {
+	case <-s.ended:
+		return false
+	default:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.retired {
+		return false
+	}
+	s.users++
+	return true
+}
+
+func (s *session) release() {
+	s.mu.Lock()
+	s.users--
+	last := s.retired && s.users == 0
+	s.mu.Unlock()
+	if last {
+		s.end()
+	}
+}
+
+// retire takes no more calls, and ends the session when those in flight are done.
+func (s *session) retire() {
+	s.mu.Lock()
+	last := !s.retired && s.users == 0
+	s.retired = true
+	s.mu.Unlock()
+	if last {
+		s.end()
+	}
+}
+
+// end closes the connection, without waiting for anything.
+func (s *session) end() {
+	go func() {
+		closed := make(chan struct{})
+		go func() {
+			_ = s.Close()
+			close(closed)
+		}()
+		patience := time.NewTimer(2 * exitPatience)
+		defer patience.Stop()
+		select {
+		case <-closed:
+		case <-patience.C:
+		}
+		s.wire.sever()
+		_ = s.wire.Close()
+		close(s.finished)
+		s.server.mu.Lock()
+		delete(s.server.sessions, s)
+		s.server.mu.Unlock()
+	}()
+}
+
+// suspect asks a server that let a call run out of time whether it is still there. If it is not, and nobody else waits for
+// it, the session ends, and a server of ours with it.
+func (s *session) suspect() {
+	ctx, cancel := context.WithTimeout(context.Background(), pingPatience)
+	defer cancel()
+	if s.Ping(ctx, nil) == nil {
+		return
+	}
+	s.mu.Lock()
+	idle := s.users == 0
+	s.mu.Unlock()
+	if idle {
+		s.retire()
+	}
+}
+
+// close ends every session and everything that was started. Calls in flight end without a reply.
+func (s *server) close() {
+	s.mu.Lock()
+	s.closed = true
+	c := s.connecting
+	s.mu.Unlock()
+	if c != nil {
+		c.cancel()
+		<-c.done
+	}
+	s.mu.Lock()
+	sessions := slices.Collect(maps.Keys(s.sessions))
+	s.mu.Unlock()
+	for _, session := range sessions {
+		session.wire.sever()
+		session.retire()
+	}
+	for _, session := range sessions {
+		<-session.finished
+	}
+	if s.client != nil {
+		s.client.base.CloseIdleConnections()
+	}
+}
