@@ -216,14 +216,16 @@ func (r *Run) refuseClosed(j *Job, now Time) {
 		r.refuse("", "", envelope.CodeRunClosed, details, now)
 		return
 	}
+	// Cancelled while its job still waited in a queue: the steps are known from that job, and it was never accepted.
+	unaccepted := len(r.Jobs) == 0 && r.Cancel != nil
 	refused := false
 	for i := range j.Steps {
-		if s := r.Step(j.Steps[i].Step); s == nil || s.Digest != digest(j.Steps[i].Tool, j.Steps[i].Args) {
+		if s := r.Step(j.Steps[i].Step); unaccepted || s == nil || s.Digest != digest(j.Steps[i].Tool, j.Steps[i].Args) {
 			r.refuse(j.Steps[i].Step, j.Steps[i].Tool, envelope.CodeRunClosed, details, now)
 			refused = true
 		}
 	}
-	if !refused && (len(j.Waive) > 0 || len(j.Steps) == 0 && j.More != r.More) {
+	if !refused && (unaccepted || len(j.Waive) > 0 || len(j.Steps) == 0 && j.More != r.More) {
 		r.refuse("", "", envelope.CodeRunClosed, details, now)
 	}
 }

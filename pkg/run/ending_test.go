@@ -297,9 +297,13 @@ func TestCancelBeforeTheJob(t *testing.T) {
 	d := &driver{t: t, r: r, tools: tools(), now: start, seq: 8}
 	d.check()
 	d.ended(envelope.Cancelled, envelope.CodeCancelled, "a")
-	d.job(job("", step("b", "read", "{}"))) // sequence 9
-	if got := d.refusals(); !slices.Equal(got, []string{"b RUN_CLOSED"}) {
+	d.job(data) // sequence 9: the very job, whose steps the record knows although it was never accepted
+	if got := d.refusals(); !slices.Equal(got, []string{"a RUN_CLOSED"}) {
 		t.Errorf("the job that waited: %q", got)
+	}
+	d.job(data) // published again: a repetition of what is refused already
+	if got := d.refusals(); len(got) > 1 {
+		t.Errorf("published once more: %q", got)
 	}
 }
 
