@@ -1,14 +1,19 @@
 package main
 
-import "github.com/agentrun/executor/internal/app"
+import (
+	"context"
+
+	"github.com/agentrun/executor/internal/app"
+)
 
 // checkCommand reads a config file as serve would, compiles every tool and prints them.
 type checkCommand struct {
 	Config string `name:"config" required:"" placeholder:"FILE" help:"Config file to check."`
+	MCP    bool   `name:"mcp" help:"Also start or call the MCP servers, and print which tools they offer."`
 }
 
 // run prints the tools and warnings on standard output, or what is wrong on standard error, one per line as
 // file:line:column: message. No value that came from the environment is printed.
-func (c *checkCommand) run(env app.Env) int {
-	return env.Report("executor check", app.ExitOK, app.Check(env.Stdout, c.Config, env.Lookup))
+func (c *checkCommand) run(ctx context.Context, env app.Env) int {
+	return env.Report("executor check", app.ExitOK, app.Check(ctx, env.Stdout, app.Checking{Config: c.Config, MCP: c.MCP}, env.Lookup))
 }

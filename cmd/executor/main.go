@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string, env app.Env) int {
 		c.Serve.Log, c.Serve.Lookup, c.Serve.Reload = env.Stderr, env.Lookup, env.Reload
 		return env.Serve(ctx, full, c.Serve.Complete, func(ctx context.Context) error { return app.Executor(ctx, c.Serve.ExecutorConfig) })
 	case "check":
-		return c.Check.run(env)
+		return c.Check.run(ctx, env)
 	case "submit":
 		code, err := c.Submit.run(ctx, env)
 		return env.Report(full, code, err)

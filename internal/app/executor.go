@@ -15,16 +15,15 @@ import (
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/internal/worker"
-	"github.com/agentrun/executor/pkg/connector/httptool"
 	"github.com/agentrun/executor/pkg/run"
 )
 
 // Executor runs executor serve until ctx ends, then drains. It returns nil after a clean drain; any error means that the
 // process could not start.
 func Executor(ctx context.Context, c ExecutorConfig) error {
-	http := httptool.New()
-	defer http.Close()
-	box, warnings, err := LoadTools(c.Config, c.lookup(), http)
+	kinds := newKinds(c.Tools...)
+	defer kinds.close()
+	box, warnings, err := kinds.load(ctx, c.Config, c.lookup(), importAll)
 	if err != nil {
 		return err
 	}
@@ -60,10 +59,11 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	if err := conn.Setup(ctx, streams(&c.Process, c.Queues...)); err != nil {
 		return stopped(ctx, err)
 	}
+	kinds.use(conn.NATS())
 	tools := newLive(box)
 	w := newWorker(&c, p, conn, j, tools)
 	tools.executors = greet(ctx, conn, uuid.NewString(), p.log, w.Refresh).executors
-	go tools.follow(ctx, &c.Process, p.log, w.Refresh, http)
+	go tools.follow(ctx, &c.Process, p.log, w.Refresh, kinds)
 	return p.work(ctx, &c, conn, j, w)
 }
 
@@ -82,9 +82,9 @@ func newWorker(c *ExecutorConfig, p *process, conn *bus.Conn, j *journal.Journal
 // be the one it knew, and settles what is unsettled: what executor serve does by itself at its start, by hand. The
 // executor must not be running.
 func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
-	http := httptool.New()
-	defer http.Close()
-	box, _, err := LoadTools(c.Config, c.lookup(), http)
+	kinds := newKinds(c.Tools...)
+	defer kinds.close()
+	box, _, err := kinds.load(ctx, c.Config, c.lookup(), importSeen)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/pkg/connector"
 )
 
 // Connection says how NATS is reached.
@@ -25,6 +26,7 @@ type Connection struct {
 	TLSCA   string `name:"tls-ca" placeholder:"FILE" help:"PEM file with the authorities that the NATS server's certificate is checked against."`
 	TLSCert string `name:"tls-cert" placeholder:"FILE" help:"PEM file with the client certificate for NATS."`
 	TLSKey  string `name:"tls-key" placeholder:"FILE" help:"PEM file with the client certificate's key."`
+	Inbox   string `name:"inbox-prefix" default:"_INBOX" placeholder:"SUBJECT" help:"Where NATS sends replies to this process; users with permissions of their own have a prefix of their own."`
 }
 
 // Process is what executor serve and reconciler serve share.
@@ -53,6 +55,7 @@ type Seams struct {
 	Lookup  func(name string) (string, bool) // for ${NAME} in the config file; nil is os.LookupEnv
 	OnReady func(httpAddr string)            // called once, when the process is ready; may be nil
 	Reload  <-chan struct{}                  // each message reloads the config file; may be nil
+	Tools   []*connector.Tool                // of the program itself, beside those of the config file
 }
 
 // ExecutorConfig is executor serve's flags.
@@ -70,7 +73,10 @@ type ReconcilerConfig struct {
 	Process `embed:""`
 }
 
-var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$`)
+var (
+	hostName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$`)
+	inboxPrefix = regexp.MustCompile(`^([A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)?$`)
+)
 
 // Complete fills the defaults that depend on the machine or on other flags, and checks every bound; the error is one line
 // that names the flag and the bound. (kong would call a method named Validate by itself, and prefix its error.)
@@ -163,6 +169,9 @@ func (c *Connection) Check() error {
 	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return fmt.Errorf("--tls-cert and --tls-key: name both or neither")
+	}
+	if !inboxPrefix.MatchString(c.Inbox) {
+		return fmt.Errorf("--inbox-prefix: %q is no subject (letters, digits, _ and -, in tokens separated by '.')", c.Inbox)
 	}
 	for _, f := range []struct{ flag, file string }{{"--creds", c.Creds}, {"--tls-ca", c.TLSCA}, {"--tls-cert", c.TLSCert}, {"--tls-key", c.TLSKey}} {
 		if f.file == "" {

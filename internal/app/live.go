@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/agentrun/executor/internal/record"
-	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -40,7 +39,7 @@ func (t *live) defaults() run.Defaults { return t.box().defaults() }
 
 // follow reloads the config whenever reload says so, until ctx ends. It is validated first: a bad file changes nothing.
 // done is called after each change.
-func (t *live) follow(ctx context.Context, c *Process, log *slog.Logger, done func(), kinds ...connector.Kind) {
+func (t *live) follow(ctx context.Context, c *Process, log *slog.Logger, done func(), kinds *kinds) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -50,7 +49,7 @@ func (t *live) follow(ctx context.Context, c *Process, log *slog.Logger, done fu
 				return
 			}
 		}
-		box, warnings, err := LoadTools(c.Config, c.lookup(), kinds...)
+		box, warnings, err := kinds.load(ctx, c.Config, c.lookup(), importSeen)
 		if err != nil {
 			log.Error("the config is not reloaded; the old one stays", "error", err)
 			continue

@@ -8,9 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/agentrun/executor/pkg/connector"
-	"github.com/agentrun/executor/pkg/connector/httptool"
 )
 
 const liveConfig = `
@@ -33,7 +30,7 @@ func TestReload(t *testing.T) {
 	reload := make(chan struct{})
 	c := &Process{Config: path, Seams: Seams{Reload: reload, Lookup: func(string) (string, bool) { return "", false }}}
 	kinds := testKinds(t)
-	box, _, err := LoadTools(path, c.lookup(), kinds...)
+	box, _, err := kinds.load(t.Context(), path, c.lookup(), importAll)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +40,7 @@ func TestReload(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
-		tools.follow(ctx, c, slog.New(slog.NewTextHandler(&log, nil)), func() { done <- struct{}{} }, kinds...)
+		tools.follow(ctx, c, slog.New(slog.NewTextHandler(&log, nil)), func() { done <- struct{}{} }, kinds)
 		close(ended)
 	}()
 	if got := tools.Limits("first").Concurrency; got != 2 {
@@ -86,9 +83,9 @@ func TestFleetCount(t *testing.T) {
 	}
 }
 
-func testKinds(t *testing.T) []connector.Kind {
+func testKinds(t *testing.T) *kinds {
 	t.Helper()
-	http := httptool.New()
-	t.Cleanup(http.Close)
-	return []connector.Kind{http}
+	k := newKinds()
+	t.Cleanup(k.close)
+	return k
 }

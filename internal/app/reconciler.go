@@ -10,7 +10,6 @@ import (
 	"github.com/agentrun/executor/internal/boottime"
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/internal/reconcile"
-	"github.com/agentrun/executor/pkg/connector/httptool"
 )
 
 // auditEvery is how old the audits in /metrics may be.
@@ -19,9 +18,9 @@ const auditEvery = time.Second
 // Reconciler runs reconciler serve until ctx ends. It returns nil after a clean stop; any error means that the process
 // could not start.
 func Reconciler(ctx context.Context, c ReconcilerConfig) error {
-	http := httptool.New()
-	defer http.Close()
-	box, warnings, err := LoadTools(c.Config, c.lookup(), http)
+	kinds := newKinds(c.Tools...)
+	defer kinds.close()
+	box, warnings, err := kinds.load(ctx, c.Config, c.lookup(), importSeen)
 	if err != nil {
 		return err
 	}
@@ -42,8 +41,9 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	if err := conn.Setup(ctx, streams(&c.Process)); err != nil {
 		return stopped(ctx, err)
 	}
+	kinds.use(conn.NATS())
 	tools := newLive(box)
-	go tools.follow(ctx, &c.Process, p.log, func() {}, http)
+	go tools.follow(ctx, &c.Process, p.log, func() {}, kinds)
 	records, index := newRecords(conn, &c.Process, tools), newIndex(p, conn)
 	rc := reconcile.New(reconcile.Config{
 		ID: c.ID, Holder: uuid.NewString() + ".1", Lease: c.Lease, Workers: 64, Boot: boottime.Now, Random: rand.Float64,

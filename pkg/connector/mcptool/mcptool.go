@@ -3,6 +3,7 @@ package mcptool
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"sync"
 
 	"github.com/agentrun/executor/pkg/connector"
@@ -60,4 +61,28 @@ func (k *Kind) List(ctx context.Context, name string) ([]*Offer, error) {
 		return nil, fmt.Errorf("mcp: server %s: %w", name, err)
 	}
 	return offers, nil
+}
+
+// Next is the kind for another version of the config. A server whose description is the same is shared, session and all.
+// Of the two kinds one is left behind, by Leave.
+func (k *Kind) Next(servers map[string]connector.MCPServerSpec) *Kind {
+	next := &Kind{servers: make(map[string]*server, len(servers))}
+	for name, spec := range servers {
+		if old := k.servers[name]; old != nil && reflect.DeepEqual(old.spec, spec) {
+			next.servers[name] = old
+			continue
+		}
+		next.servers[name] = newServer(spec)
+	}
+	return next
+}
+
+// Leave ends what this kind does not share with the other: no call begins there any more, those in flight end by
+// themselves.
+func (k *Kind) Leave(other *Kind) {
+	for name, s := range k.servers {
+		if other.servers[name] != s {
+			s.leave()
+		}
+	}
 }

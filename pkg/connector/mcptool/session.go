@@ -268,3 +268,17 @@ func (s *server) close() {
 		s.client.base.CloseIdleConnections()
 	}
 }
+
+// leave takes no more calls, and ends each session when those in flight are done.
+func (s *server) leave() {
+	s.mu.Lock()
+	s.closed = true
+	if s.connecting != nil {
+		s.connecting.cancel()
+	}
+	sessions := slices.Collect(maps.Keys(s.sessions))
+	s.mu.Unlock()
+	for _, session := range sessions {
+		session.retire()
+	}
+}
