@@ -21,7 +21,9 @@ const about = "Settles what lost executors left behind, wakes runs that are due,
 type commands struct {
 	Version kong.VersionFlag `name:"version" help:"Print the version and exit."`
 
-	Serve serveCommand `cmd:"" help:"Watch the run records until a stop signal."`
+	Serve       serveCommand       `cmd:"" help:"Watch the run records until a stop signal."`
+	Deadletters deadlettersCommand `cmd:"" help:"Look at dead letters and answer them."`
+	Runs        runsCommand        `cmd:"" help:"Look at runs and cancel them."`
 }
 
 type serveCommand struct {
@@ -42,6 +44,48 @@ func run(ctx context.Context, args []string, env app.Env) int {
 	if err != nil {
 		return env.Report(name, app.ExitOK, err)
 	}
+	full := name + " " + command
+	if task, flags := c.task(command); task != nil {
+		d, err := flags.open(env, full)
+		if err != nil {
+			return env.Report(full, app.ExitOK, err)
+		}
+		defer d.nc.Close()
+		return env.Report(full, app.ExitOK, task.run(ctx, d))
+	}
 	c.Serve.Log, c.Serve.Lookup, c.Serve.Reload = env.Stderr, env.Lookup, env.Reload
-	return env.Serve(ctx, name+" "+command, c.Serve.Complete, func(ctx context.Context) error { return app.Reconciler(ctx, c.Serve.ReconcilerConfig) })
+	return env.Serve(ctx, full, c.Serve.Complete, func(ctx context.Context) error { return app.Reconciler(ctx, c.Serve.ReconcilerConfig) })
+}
+
+// task is an operator command.
+type task interface {
+	run(ctx context.Context, d *desk) error
+}
+
+// task finds the command that was given and the flags that all of them have; nil for serve.
+func (c *commands) task(command string) (task, *asking) {
+	l, r := &c.Deadletters, &c.Runs
+	switch command {
+	case "deadletters list":
+		return &l.List, &l.List.asking
+	case "deadletters show":
+		return &l.Show, &l.Show.asking
+	case "deadletters claim":
+		return &l.Claim, &l.Claim.asking
+	case "deadletters replay":
+		return &l.Replay, &l.Replay.asking
+	case "deadletters resolve":
+		return &l.Resolve, &l.Resolve.asking
+	case "deadletters approve":
+		return &l.Approve, &l.Approve.asking
+	case "deadletters discard":
+		return &l.Discard, &l.Discard.asking
+	case "runs list":
+		return &r.List, &r.List.asking
+	case "runs show":
+		return &r.Show, &r.Show.asking
+	case "runs cancel":
+		return &r.Cancel, &r.Cancel.asking
+	}
+	return nil, nil
 }

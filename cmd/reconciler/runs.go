@@ -1,0 +1,179 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentrun/executor/pkg/deadletter"
+	agentrun "github.com/agentrun/executor/pkg/run"
+)
+
+type runsCommand struct {
+	List   runsList  `cmd:"" help:"List runs by their last change, oldest first."`
+	Show   runShow   `cmd:"" help:"Print the story of a run."`
+	Cancel runCancel `cmd:"" help:"Stop a run: nothing new starts, what is in flight ends by its own evidence."`
+}
+
+type runsList struct {
+	asking   `embed:""`
+	State    string `name:"state" placeholder:"STATE" help:"Only runs in this state: open, ready, running, waiting, unknown, cancelling, ok, fatal, needs_human, cancelled."`
+	Workflow string `name:"workflow" placeholder:"NAME" help:"Only runs of this workflow."`
+	Limit    int    `name:"limit" default:"1000" placeholder:"N" help:"At most so many."`
+	Watch    bool   `name:"watch" short:"w" help:"Show the list again when it changes, until a stop signal."`
+}
+
+func (c *runsList) run(ctx context.Context, d *desk) error {
+	last := ""
+	show := func(ctx context.Context) error {
+		list, more, err := c.pages(ctx, d)
+		if err != nil {
+			return err
+		}
+		text := string(bytes.Join(list, []byte("\n")))
+		if c.Watch && !d.out.Terminal() && last == text+"." {
+			return nil
+		}
+		last = text + "."
+		return c.print(d, list, more)
+	}
+	if c.Watch {
+		return d.watch(ctx, show)
+	}
+	return show(ctx)
+}
+
+func (c *runsList) pages(ctx context.Context, d *desk) (list [][]byte, more bool, err error) {
+	request := struct {
+		State    string `json:"state,omitempty"`
+		Workflow string `json:"workflow,omitempty"`
+		Limit    int    `json:"limit"`
+		After    string `json:"after,omitempty"`
+	}{State: c.State, Workflow: c.Workflow}
+	limit := max(c.Limit, 1)
+	for {
+		request.Limit = min(1000, limit-len(list))
+		var page struct {
+			Runs  []json.RawMessage `json:"runs"`
+			After string            `json:"after"`
+		}
+		raw, err := d.call(ctx, "runs", "list", c.everyone(), request, &page)
+		if err != nil {
+			return nil, false, d.failed(c.JSON, raw, err)
+		}
+		for _, r := range page.Runs {
+			list = append(list, r)
+		}
+		if request.After = page.After; page.After == "" || len(list) >= limit {
+			return list, page.After != "", nil
+		}
+	}
+}
+
+func (c *runsList) print(d *desk, list [][]byte, more bool) error {
+	if c.JSON {
+		return d.list("runs", list, len(list))
+	}
+	runs := make([]agentrun.View, len(list))
+	for i, data := range list {
+		if err := json.Unmarshal(data, &runs[i]); err != nil {
+			return fmt.Errorf("a run in the answer: %w", err)
+		}
+	}
+	if len(runs) == 0 {
+		d.out.Line("no runs")
+		return nil
+	}
+	d.out.Runs(runs, time.Now(), d.width)
+	if more {
+		d.out.Line("there are more (--limit)")
+	}
+	return nil
+}
+
+type runShow struct {
+	asking `embed:""`
+	one    `embed:""`
+}
+
+func (c *runShow) run(ctx context.Context, d *desk) error {
+	return story(ctx, d, &c.asking, c.Run, false)
+}
+
+// story prints a run, and its letter if one is open. With --json it is the reply of one call: the letter's or the run's.
+func story(ctx context.Context, d *desk, a *asking, name string, letterFirst bool) error {
+	tenant, runID, err := a.about(d.command, name)
+	if err != nil {
+		return err
+	}
+	request := struct {
+		RunID string `json:"run_id"`
+	}{runID}
+	var letter struct {
+		DeadLetter *deadletter.Letter `json:"deadletter"`
+	}
+	raw, err := d.call(ctx, "deadletters", "get", tenant, request, &letter)
+	var no *refused
+	if err != nil && (letterFirst && a.JSON || !errors.As(err, &no)) {
+		return d.failed(a.JSON, raw, err)
+	}
+	if a.JSON && letterFirst {
+		d.json(raw)
+		return nil
+	}
+	var reply struct {
+		Run *agentrun.View `json:"run"`
+	}
+	raw, err = d.call(ctx, "runs", "get", tenant, request, &reply)
+	if err != nil {
+		return d.failed(a.JSON, raw, err)
+	}
+	if a.JSON {
+		d.json(raw)
+		return nil
+	}
+	d.out.Story(reply.Run, letter.DeadLetter, time.Now(), d.width)
+	if letter.DeadLetter == nil && letterFirst {
+		d.out.Line("no open dead letter")
+	}
+	return nil
+}
+
+type runCancel struct {
+	acting `embed:""`
+	one    `embed:""`
+}
+
+func (c *runCancel) run(ctx context.Context, d *desk) error {
+	if err := c.person(d.env, d.command); err != nil {
+		return err
+	}
+	tenant, runID, err := c.about(d.command, c.Run)
+	if err != nil {
+		return err
+	}
+	if err := d.confirm(c.Yes, "cancel %s/%s", tenant, runID); err != nil {
+		return err
+	}
+	request := struct {
+		RunID  string `json:"run_id"`
+		By     string `json:"by"`
+		Reason string `json:"reason"`
+	}{runID, c.By, c.Reason}
+	var reply struct {
+		State string `json:"state"`
+	}
+	raw, err := d.call(ctx, "runs", "cancel", tenant, request, &reply)
+	switch {
+	case err != nil:
+		return d.failed(c.JSON, raw, err)
+	case c.JSON:
+		d.json(raw)
+	default:
+		d.out.Line("%s/%s is %s", tenant, runID, reply.State)
+	}
+	return nil
+}

@@ -1,0 +1,347 @@
+package terminal
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/agentrun/executor/pkg/deadletter"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// Story prints a run from its beginning to now, so that somebody who is woken up by it can follow: what it is, its steps,
+// what happened in order, what is known, and what may be done about its letter, which may be nil. width is as in Table.
+func (p *Printer) Story(v *run.View, l *deadletter.Letter, now time.Time, width int) {
+	p.title(v, l, now, width)
+	p.steps(v, width)
+	p.timeline(v, width)
+	if l != nil {
+		p.letter(l, now, width)
+	}
+}
+
+func (p *Printer) title(v *run.View, l *deadletter.Letter, now time.Time, width int) {
+	state := string(v.State)
+	line := p.Paint(Bold, "run "+v.Tenant+"/"+v.RunID) + "  " + p.Paint(stateStyle(state), state)
+	if v.ReasonCode != "" {
+		line += "  " + Clean(v.ReasonCode)
+	}
+	p.Line("%s", line)
+	facts := []string{}
+	add := func(name, value string) {
+		if value != "" {
+			facts = append(facts, name+" "+Clean(value))
+		}
+	}
+	add("workflow", v.Workflow)
+	add("owner", v.Owner)
+	add("actor", v.Actor)
+	add("episode", fmt.Sprint(v.Episode))
+	if v.More {
+		facts = append(facts, "open for more jobs")
+	}
+	p.wrap("  ", strings.Join(facts, ", "), width)
+	if l != nil && l.Intent != "" {
+		p.wrap("  ", "for: "+Clean(l.Intent), width)
+	}
+	p.wrap("  ", fmt.Sprintf("began %s, %s ago; last change %s ago; %s", v.CreatedAt.Time().Format("2006-01-02 15:04:05 UTC"),
+		Age(now.Sub(v.CreatedAt.Time())), Age(now.Sub(v.UpdatedAt.Time())), spent(v)), width)
+}
+
+func spent(v *run.View) string {
+	limit := "?"
+	if v.Budget.MaxToolCalls != nil {
+		limit = fmt.Sprint(*v.Budget.MaxToolCalls)
+	}
+	if v.Spent == nil {
+		return "nothing spent"
+	}
+	return fmt.Sprintf("%d of %s tool calls", v.Spent.ToolCalls, limit)
+}
+
+func stateStyle(state string) Style {
+	switch state {
+	case run.StateUnknown, run.StateWaiting, run.StateCancelling:
+		return Yellow
+	}
+	return outcomeStyle[envelope.Word(state)]
+}
+
+func (p *Printer) steps(v *run.View, width int) {
+	if len(v.Steps) == 0 {
+		return
+	}
+	p.Line("")
+	rows := make([][]Cell, len(v.Steps))
+	for i, s := range v.Steps {
+		attempt, state := "", string(s.State)
+		if s.Attempt > 0 {
+			attempt = fmt.Sprintf("#%d", s.Attempt)
+		} else if s.State == run.Ready {
+			state = "not started"
+		}
+		next := ""
+		if s.NotBefore != 0 {
+			next = "not before " + s.NotBefore.Time().Format("15:04:05")
+		}
+		rows[i] = []Cell{{Text: s.Step}, {state, stateStyle(string(s.State))}, {Text: attempt}, {Text: string(s.Effect)}, {Text: s.Tool}, {Text: string(s.Code)}, {Text: commitWord(s.CommitState)}, {Text: next}}
+	}
+	p.Table([]Column{
+		{"STEP", 8, 0}, {"STATE", 0, 0}, {"TRY", 0, 0}, {"EFFECT", 0, 4}, {"TOOL", 8, 3}, {"CODE", 8, 1}, {"DONE?", 0, 2}, {"NEXT", 8, 5},
+	}, rows, width)
+}
+
+// commitWord says in a word whether something was done.
+func commitWord(c envelope.CommitState) string {
+	switch c {
+	case envelope.Committed:
+		return "done"
+	case envelope.NotCommitted:
+		return "nothing"
+	case envelope.Unknown:
+		return "maybe"
+	}
+	return ""
+}
+
+// timeline prints the history line by line, with the time since the beginning.
+func (p *Printer) timeline(v *run.View, width int) {
+	if len(v.History) == 0 {
+		return
+	}
+	history := append([]run.HistoryView(nil), v.History...)
+	sort.SliceStable(history, func(i, k int) bool { return history[i].At < history[k].At })
+	p.Line("")
+	for i, e := range history {
+		at := e.At.Time()
+		clock := at.Format("15:04:05.000")
+		if day := at.Format("2006-01-02"); i == 0 || day != history[i-1].At.Time().Format("2006-01-02") {
+			p.Line("%s", p.Paint(Dim, day))
+		}
+		since := "+" + Age(e.At.Sub(v.CreatedAt))
+		text, style := happened(&e)
+		lead := fmt.Sprintf("  %s %s  ", clock, Pad(since, 8))
+		lines := wrapped(Clean(text), width-len(lead))
+		p.Line("%s%s", p.Paint(Dim, lead), p.Paint(style, lines[0]))
+		for _, more := range lines[1:] {
+			p.Line("%s%s", strings.Repeat(" ", len(lead)), p.Paint(style, more))
+		}
+	}
+	if v.Outcome != "" {
+		p.Line("%s", p.Paint(stateStyle(string(v.Outcome)), "  ended "+string(v.Outcome)))
+	}
+}
+
+// happened is one line of the history as a sentence.
+func happened(e *run.HistoryView) (string, Style) {
+	step := e.Step
+	if e.Attempt > 0 {
+		step += fmt.Sprintf(" #%d", e.Attempt)
+	}
+	by := ""
+	if e.By != "" {
+		by = " by " + e.By
+	}
+	why := ""
+	if e.Reason != "" {
+		why = ": " + e.Reason
+	}
+	switch e.Kind {
+	case run.EventAccepted:
+		return "a job was accepted", Plain
+	case run.EventDispatch:
+		return dispatched(e, step, by)
+	case run.EventVerify:
+		switch e.CommitState {
+		case envelope.Committed:
+			return step + " was looked up" + by + ": it is there", Green
+		case envelope.NotCommitted:
+			return step + " was looked up" + by + ": it is not there", Yellow
+		}
+		return step + " was looked up" + by + ": no answer that decides " + string(e.Code), Yellow
+	case run.EventLost:
+		return step + ": its worker was lost", Yellow
+	case run.EventReport:
+		return step + ": reported" + by + " as " + commitWord(e.CommitState) + why, Cyan
+	case run.EventClaim:
+		return "the dead letter was claimed" + by, Cyan
+	case run.EventCancel, run.EventReplay, run.EventResolve, run.EventApprove, run.EventDiscard:
+		text := map[string]string{
+			run.EventCancel: "cancelled", run.EventReplay: "replayed", run.EventResolve: "resolved", run.EventApprove: "approved", run.EventDiscard: "discarded",
+		}[e.Kind]
+		if e.Step != "" {
+			text = e.Step + " " + text
+		}
+		if e.CommitState != "" {
+			text += " as " + commitWord(e.CommitState)
+		}
+		return text + by + why, Cyan
+	}
+	return strings.TrimSpace(strings.Join([]string{step, strings.ReplaceAll(e.Kind, "_", " "), string(e.Code), strings.TrimPrefix(by+why, " ")}, " ")), Plain
+}
+
+func dispatched(e *run.HistoryView, step, by string) (string, Style) {
+	switch {
+	case e.Code == "" && e.CommitState == "":
+		return step + " was sent" + by, Plain
+	case e.Code == "" || e.CommitState == envelope.Committed:
+		return step + " was sent" + by + ": done", Green
+	case e.CommitState == envelope.Unknown:
+		return step + " was sent" + by + ": " + string(e.Code) + ", it may have happened", Yellow
+	}
+	return step + " was sent" + by + ": " + string(e.Code) + ", nothing happened", Yellow
+}
+
+// letter prints what a person needs to decide.
+func (p *Printer) letter(l *deadletter.Letter, now time.Time, width int) {
+	p.Line("")
+	p.Line("%s  open for %s, owner %s", p.Paint(Bold, "dead letter "+l.ID), Age(now.Sub(l.CreatedAt.Time())), Clean(l.Owner))
+	for _, o := range l.Open {
+		p.wrap("  ", fmt.Sprintf("%s: %s; %s", o.Step, o.ReasonCode, doubt(o.CommitState)), width)
+		p.wrap("    ", "operation ref "+o.OperationRef, width)
+		if o.ArgsDigest != "" {
+			p.wrap("    ", "args "+string(o.Args)+" digest "+o.ArgsDigest, width)
+		}
+	}
+	for _, e := range l.CompletedEffects {
+		p.wrap("  ", strings.TrimSpace("done: "+e.Step+" "+Clean(e.EvidenceRef)), width)
+	}
+	for _, e := range l.Evidence {
+		p.wrap("  ", strings.TrimSpace(fmt.Sprintf("learned since: %s is %s, by %s %s", e.Step, commitWord(e.CommitState), Clean(e.By), Clean(e.EvidenceRef))), width)
+	}
+	if len(l.RemainingSteps) > 0 {
+		p.wrap("  ", "not started: "+strings.Join(l.RemainingSteps, " "), width)
+	}
+	if len(l.Request) > 0 {
+		p.wrap("  ", "request: "+Clean(string(l.Request)), width)
+	}
+	if l.Replays > 0 {
+		p.wrap("  ", fmt.Sprintf("replayed %d times, at most %d", l.Replays, deadletter.MaxReplays), width)
+	}
+	if l.Claim != nil && l.Claim.Until.Time().After(now) {
+		p.wrap("  ", "claimed by "+Clean(l.Claim.By)+" for "+Age(l.Claim.Until.Time().Sub(now)), width)
+	}
+	p.Line("")
+	for _, a := range l.AllowedActions {
+		p.Line("  %s", command(a, l))
+	}
+}
+
+func doubt(c envelope.CommitState) string {
+	switch c {
+	case envelope.Unknown:
+		return "nobody knows whether it happened"
+	case envelope.Committed:
+		return "it happened, its result was refused"
+	}
+	return "nothing happened"
+}
+
+// command is what to type for an action.
+func command(a deadletter.Action, l *deadletter.Letter) string {
+	line := fmt.Sprintf("reconciler deadletters %s %s/%s --letter %s", a, l.Tenant, l.RunID, l.ID)
+	if a == deadletter.Resolve {
+		line += " --commit-state committed|not_committed"
+	}
+	if (a == deadletter.Resolve || a == deadletter.Approve) && len(l.Open) > 1 {
+		line += " --step STEP"
+	}
+	return line + ` --reason "…"`
+}
+
+// wrap prints text in lines of at most width characters, each after indent.
+func (p *Printer) wrap(indent, text string, width int) {
+	for _, line := range wrapped(text, width-len(indent)) {
+		p.Line("%s%s", indent, line)
+	}
+}
+
+// wrapped breaks text at spaces into lines of at most width characters; a width below 20 breaks nothing.
+func wrapped(text string, width int) []string {
+	if width < 20 || len([]rune(text)) <= width {
+		return []string{text}
+	}
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		for len([]rune(word)) > width {
+			if line != "" {
+				lines, line = append(lines, line), ""
+			}
+			lines = append(lines, string([]rune(word)[:width]))
+			word = string([]rune(word)[width:])
+		}
+		switch {
+		case line == "":
+			line = word
+		case len([]rune(line))+1+len([]rune(word)) > width:
+			lines, line = append(lines, line), word
+		default:
+			line += " " + word
+		}
+	}
+	return append(lines, line)
+}
+
+// Letters prints a page of letters as a table.
+func (p *Printer) Letters(list []deadletter.Summary, now time.Time, width int) {
+	rows := make([][]Cell, len(list))
+	for i := range list {
+		l := &list[i]
+		claim := ""
+		if l.Claim != nil && l.Claim.Until.Time().After(now) {
+			claim = l.Claim.By + " " + Age(l.Claim.Until.Time().Sub(now))
+		}
+		actions := make([]string, len(l.AllowedActions))
+		for k, a := range l.AllowedActions {
+			actions[k] = string(a)
+		}
+		done := Cell{commitWord(l.CommitState), Plain}
+		if l.CommitState == envelope.Unknown {
+			done.Style = Yellow
+		}
+		rows[i] = []Cell{
+			{Text: Age(now.Sub(l.CreatedAt.Time()))},
+			{Text: l.Tenant + "/" + l.RunID, Style: Bold},
+			{Text: l.Owner},
+			{l.ReasonCode, outcomeStyle[l.Outcome]},
+			{Text: l.Step},
+			{Text: l.Tool},
+			done,
+			{Text: claim},
+			{Text: strings.Join(actions, ",")},
+		}
+	}
+	p.Table([]Column{
+		{"AGE", 0, 0}, {"RUN", 12, 0}, {"OWNER", 8, 3}, {"REASON", 12, 0}, {"STEP", 8, 2}, {"TOOL", 8, 5}, {"DONE?", 0, 4}, {"CLAIMED", 8, 1}, {"ACTIONS", 10, 6},
+	}, rows, width)
+}
+
+// Runs prints a page of runs as a table.
+func (p *Printer) Runs(list []run.View, now time.Time, width int) {
+	rows := make([][]Cell, len(list))
+	for i := range list {
+		v := &list[i]
+		done := 0
+		for _, s := range v.Steps {
+			if s.State == run.Done {
+				done++
+			}
+		}
+		rows[i] = []Cell{
+			{Text: Age(now.Sub(v.UpdatedAt.Time()))},
+			{Text: v.Tenant + "/" + v.RunID, Style: Bold},
+			{v.State, stateStyle(v.State)},
+			{Text: v.ReasonCode},
+			{Text: fmt.Sprintf("%d/%d", done, len(v.Steps))},
+			{Text: fmt.Sprint(v.Episode)},
+			{Text: v.Workflow},
+			{Text: v.Owner},
+		}
+	}
+	p.Table([]Column{
+		{"CHANGED", 0, 0}, {"RUN", 12, 0}, {"STATE", 0, 0}, {"REASON", 12, 1}, {"STEPS", 0, 2}, {"EPISODE", 0, 5}, {"WORKFLOW", 8, 3}, {"OWNER", 8, 4},
+	}, rows, width)
+}
