@@ -19,8 +19,15 @@ var faultWeights = []struct {
 	kind   Kind
 	weight int
 }{
-	{KillExecutor, 54}, {LoseJournal, 2}, {KillReconciler, 8}, {KillNATS, 2}, {Drain, 6},
-	{PauseExecutor, 12}, {PauseReconciler, 4}, {PauseNATS, 2}, {Deafen, 8},
+	{KillExecutor, 54},
+	{LoseJournal, 2},
+	{KillReconciler, 8},
+	{KillNATS, 2},
+	{Drain, 6},
+	{PauseExecutor, 12},
+	{PauseReconciler, 4},
+	{PauseNATS, 2},
+	{Deafen, 8},
 }
 
 func (in *injector) run(ctx context.Context, deaths int) error {

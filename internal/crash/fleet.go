@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"text/template"
 	"time"
@@ -27,9 +28,13 @@ type Fleet struct {
 	Reconcilers []*Process
 	Links       map[string]*Link // by process
 	Faults      *Chronicle
+	Slots       int // --concurrency of each executor
 
+	bin  binaries
+	addr string // of the server
 	conn *nats.Conn
 	js   jetstream.JetStream
+	ctx  context.Context
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 	fail chan error
@@ -64,67 +69,71 @@ func moduleRoot() (string, error) {
 	return string(bytes.TrimSpace(out)), nil
 }
 
-// Sizes of a fleet.
-type fleetSize struct{ executors, reconcilers int }
-
-// newFleet starts everything and waits until NATS has its streams.
-func newFleet(ctx context.Context, bin binaries, dir string, size fleetSize, lease time.Duration, p *Provider) (*Fleet, error) {
+// newFleet starts a NATS server. Close the fleet, also after an error.
+func newFleet(ctx context.Context, bin binaries, dir string, lease time.Duration, p *Provider) (*Fleet, error) {
 	ctx, stop := context.WithCancel(ctx)
-	f := &Fleet{Dir: dir, Lease: lease, Provider: p, Links: map[string]*Link{}, Faults: &Chronicle{}, stop: stop, fail: make(chan error, 16)}
+	f := &Fleet{Dir: dir, Lease: lease, Provider: p, Links: map[string]*Link{}, Faults: &Chronicle{}, Slots: 24, bin: bin, ctx: ctx, stop: stop, fail: make(chan error, 16)}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return f, err
+	}
 	port, err := freePort()
 	if err != nil {
 		return f, err
 	}
-	addr := net.JoinHostPort("127.0.0.1", port)
-	config := filepath.Join(dir, "config.yaml")
-	if err := writeConfig(config, p.URL); err != nil {
+	f.addr = net.JoinHostPort("127.0.0.1", port)
+	if err := writeConfig(f.config(), p.URL); err != nil {
 		return f, err
 	}
 	f.NATS = &Process{
 		Name: "n1", Role: Server, path: bin.path(Server), log: filepath.Join(dir, "n1.log"), faults: f.Faults,
 		args: []string{"-a", "127.0.0.1", "-p", port, "-js", "-sd", filepath.Join(dir, "nats")},
 	}
-	f.supervise(ctx, f.NATS)
-	if err := f.connect(ctx, addr); err != nil {
-		return f, err
-	}
-	add := func(role Role, name, id string, flags ...string) (*Process, error) {
-		link, err := NewLink(addr)
-		if err != nil {
-			return nil, err
-		}
-		f.Links[name] = link
-		proc := &Process{Name: name, Role: role, path: bin.path(role), log: filepath.Join(dir, name+".log"), faults: f.Faults}
-		proc.args = append([]string{
-			"serve", "--nats", "nats://" + link.Addr, "--config", config, "--id", id, "--lease", lease.String(), "--http", "127.0.0.1:0",
-		}, flags...)
-		f.supervise(ctx, proc)
-		return proc, nil
-	}
-	for i := range size.reconcilers {
-		proc, err := add(Reconciler, fmt.Sprintf("r%d", i+1), fmt.Sprintf("rec%d", i+1))
-		if err != nil {
-			return f, err
-		}
-		f.Reconcilers = append(f.Reconcilers, proc)
-	}
-	for i := range size.executors {
-		name := fmt.Sprintf("e%d", i+1)
-		data := filepath.Join(dir, "data-"+name)
-		// Two of them share an --id: names are for people, and must decide nothing.
-		proc, err := add(Executor, name, fmt.Sprintf("w%d", max(i, 1)), "--data", data, "--concurrency", "24", "--drain-timeout", "400ms")
-		if err != nil {
-			return f, err
-		}
-		proc.Data = data
-		f.Executors = append(f.Executors, proc)
-	}
-	return f, f.waitStreams(ctx)
+	f.supervise(f.NATS)
+	return f, f.connect()
 }
 
-func (f *Fleet) supervise(ctx context.Context, p *Process) {
+func (f *Fleet) config() string { return filepath.Join(f.Dir, "config.yaml") }
+
+// start adds processes and waits until NATS has its streams.
+func (f *Fleet) start(executors, reconcilers int) error {
+	for i := range reconcilers {
+		p, err := f.process(Reconciler, fmt.Sprintf("r%d", i+1), fmt.Sprintf("rec%d", i+1))
+		if err != nil {
+			return err
+		}
+		f.Reconcilers = append(f.Reconcilers, p)
+	}
+	for i := range executors {
+		name := fmt.Sprintf("e%d", i+1)
+		data := filepath.Join(f.Dir, "data-"+name)
+		// Two of several share an --id: names are for people, and must decide nothing.
+		p, err := f.process(Executor, name, fmt.Sprintf("w%d", max(i, 1)), "--data", data, "--concurrency", strconv.Itoa(f.Slots), "--drain-timeout", "400ms")
+		if err != nil {
+			return err
+		}
+		p.Data = data
+		f.Executors = append(f.Executors, p)
+	}
+	return f.waitStreams(f.ctx)
+}
+
+func (f *Fleet) process(role Role, name, id string, flags ...string) (*Process, error) {
+	link, err := NewLink(f.addr)
+	if err != nil {
+		return nil, err
+	}
+	f.Links[name] = link
+	p := &Process{Name: name, Role: role, path: f.bin.path(role), log: filepath.Join(f.Dir, name+".log"), faults: f.Faults}
+	p.args = append([]string{
+		"serve", "--nats", "nats://" + link.Addr, "--config", f.config(), "--id", id, "--lease", f.Lease.String(), "--http", "127.0.0.1:0",
+	}, flags...)
+	f.supervise(p)
+	return p, nil
+}
+
+func (f *Fleet) supervise(p *Process) {
 	f.wg.Go(func() {
-		if err := p.Supervise(ctx); err != nil {
+		if err := p.Supervise(f.ctx); err != nil {
 			select {
 			case f.fail <- err:
 			default:
@@ -133,11 +142,12 @@ func (f *Fleet) supervise(ctx context.Context, p *Process) {
 	})
 }
 
-func (f *Fleet) connect(ctx context.Context, addr string) error {
+func (f *Fleet) connect() error {
 	var err error
-	f.conn, err = nats.Connect("nats://"+addr, nats.Name("crash"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+	f.conn, err = nats.Connect("nats://"+f.addr, nats.Name("crash"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.ReconnectWait(50*time.Millisecond), nats.ReconnectJitter(0, 0), nats.ReconnectBufSize(-1), nats.Timeout(2*time.Second),
-		nats.PingInterval(2*time.Second), nats.MaxPingsOutstanding(2))
+		nats.PingInterval(2*time.Second), nats.MaxPingsOutstanding(2),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // the server is killed on purpose
 	if err != nil {
 		return fmt.Errorf("connecting to NATS: %w", err)
 	}

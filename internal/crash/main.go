@@ -29,20 +29,22 @@ func command(ctx context.Context, args []string) int {
 	flags.IntVar(&opt.Busy, "busy", opt.Busy, "unfinished runs at once")
 	flags.StringVar(&opt.Dir, "dir", "", "directory for stores, journals and logs; a temporary one is removed unless a promise is broken")
 	report := flags.String("report", "", "file for the report")
+	rounds := flags.Int("rounds", 20, "calm recoveries to time after the faults; 0 leaves the timing out")
+	leases := flags.Int("leases", 10000, "expired leases to recover after the faults")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
 	if opt.Seed == 0 {
 		opt.Seed = uint64(time.Now().UnixNano())
 	}
-	if err := kill(ctx, opt, *report); err != nil {
+	if err := kill(ctx, opt, *report, *rounds, *leases); err != nil {
 		fmt.Fprintln(os.Stderr, "crash:", err)
 		return 1
 	}
 	return 0
 }
 
-func kill(ctx context.Context, opt Options, report string) error {
+func kill(ctx context.Context, opt Options, report string, rounds, leases int) error {
 	temporary := opt.Dir == ""
 	if temporary {
 		dir, err := os.MkdirTemp("", "agentrun-crash-")
@@ -63,6 +65,9 @@ func kill(ctx context.Context, opt Options, report string) error {
 	}
 	opt.Progress = progress()
 	out, err := crash(ctx, bin, opt)
+	if err == nil && rounds > 0 {
+		out.Speed, err = measure(ctx, bin, opt.Dir, rounds, leases)
+	}
 	if err != nil {
 		return fmt.Errorf("seed %d, files in %s: %w", opt.Seed, opt.Dir, err)
 	}

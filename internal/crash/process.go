@@ -28,11 +28,10 @@ type Process struct {
 	Role Role
 	Data string // the executor's journal directory
 
-	path    string
-	args    []string
-	log     string
-	started func(*os.Process) // called after every start; may be nil
-	faults  *Chronicle
+	path   string
+	args   []string
+	log    string
+	faults *Chronicle
 
 	mu      sync.Mutex
 	cmd     *exec.Cmd
@@ -193,4 +192,11 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// current names the process and its present start, as the provider hears it.
+func (p *Process) current() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.worker()
 }

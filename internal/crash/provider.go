@@ -141,9 +141,21 @@ func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // the caller is still there; none: nothing is done.
 var (
 	writePlans = []plan{
-		{"commit,answer", 46}, {"commit,slow", 10}, {"late,answer", 8}, {"commit,drop", 9}, {"none,drop", 5}, {"late,drop", 4},
-		{"commit,hang", 2}, {"none,hang", 2}, {"none,503", 5}, {"commit,500", 2}, {"none,500", 2}, {"none,429", 2}, {"none,409", 1},
-		{"none,400", 1}, {"commit,cut", 1},
+		{"commit,answer", 46},
+		{"commit,slow", 10},
+		{"late,answer", 8},
+		{"commit,drop", 9},
+		{"none,drop", 5},
+		{"late,drop", 4},
+		{"commit,hang", 2},
+		{"none,hang", 2},
+		{"none,503", 5},
+		{"commit,500", 2},
+		{"none,500", 2},
+		{"none,429", 2},
+		{"none,409", 1},
+		{"none,400", 1},
+		{"commit,cut", 1},
 	}
 	readPlans = []plan{{"read,answer", 70}, {"read,slow", 12}, {"none,drop", 6}, {"none,503", 6}, {"none,hang", 2}, {"none,429", 4}}
 )

@@ -63,6 +63,21 @@ func (o *Result) rows() [][2]string {
 	}
 }
 
+// speed are the lines about the calm fleet.
+func (o *Result) speed() [][2]string {
+	s := o.Speed
+	if s == nil {
+		return nil
+	}
+	ms := func(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds()) }
+	return [][2]string{
+		{fmt.Sprintf("a killed worker's read is dispatched again after (median of %d; the lease is %s)", len(s.Reads), s.Lease), ms(median(s.Reads))},
+		{fmt.Sprintf("a killed worker's write is unknown after (median of %d)", len(s.Writes)), ms(median(s.Writes))},
+		{fmt.Sprintf("a write that never happened is proved absent after (median of %d; the window is %s)", len(s.Verified), s.Window), ms(median(s.Verified))},
+		{fmt.Sprintf("%d expired leases are recovered, from the start of a reconciler, within", s.Leases), s.All.Round(10 * time.Millisecond).String()},
+	}
+}
+
 func (o *Result) ends() [][2]string {
 	var out [][2]string
 	for _, k := range slices.SortedFunc(maps.Keys(o.Ends), func(a, b string) int {
@@ -76,7 +91,7 @@ func (o *Result) ends() [][2]string {
 func (o *Result) table() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, r := range append(o.rows(), o.ends()...) {
+	for _, r := range slices.Concat(o.rows(), o.ends(), o.speed()) {
 		fmt.Fprintf(w, "%s\t%s\n", r[0], r[1])
 	}
 	_ = w.Flush()
@@ -124,6 +139,12 @@ fault every %[9]s on average.
 	b.WriteString("\nHow the runs ended:\n\n| end | runs |\n| --- | ---: |\n")
 	for _, r := range o.ends() {
 		fmt.Fprintf(&b, "| %s | %s |\n", strings.TrimPrefix(r[0], "runs ended "), r[1])
+	}
+	if o.Speed != nil {
+		b.WriteString("\nHow fast a calm fleet recovers, measured after the faults:\n\n| what | how much |\n| --- | ---: |\n")
+		for _, r := range o.speed() {
+			fmt.Fprintf(&b, "| %s | %s |\n", r[0], r[1])
+		}
 	}
 	b.WriteString(`
 Ends that are not ok are the provider's doing: it refused the input or reported a conflict (fatal), or a write of a tool

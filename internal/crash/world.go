@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/agentrun/executor/internal/bus"
@@ -45,6 +46,7 @@ type Result struct {
 	Settled   time.Duration
 	Took      time.Duration
 	Stories   []string
+	Speed     *Speed // nil: not measured
 }
 
 // crash runs one kill test.
@@ -55,8 +57,11 @@ func crash(ctx context.Context, bin binaries, opt Options) (*Result, error) {
 		return nil, err
 	}
 	defer p.Close()
-	f, err := newFleet(ctx, bin, opt.Dir, fleetSize{executors: 4, reconcilers: 2}, opt.Lease, p)
-	defer f.Close()
+	f, err := newFleet(ctx, bin, opt.Dir, opt.Lease, p)
+	defer f.Close() //nolint:staticcheck // it is there also after an error
+	if err == nil {
+		err = f.start(4, 2)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -131,6 +136,7 @@ func settle(ctx context.Context, f *Fleet, pub *Publisher, results *Results, opt
 			if jobs+wakes > 0 || err1 != nil || err2 != nil {
 				unsettled = append(unsettled, fmt.Sprintf("%d jobs and %d wakes are still in their queues %s after the last fault (%v, %v)", jobs, wakes, opt.Settle, err1, err2))
 			}
+			dump(f)
 			return unsettled
 		}
 		if opt.Progress != nil {
@@ -138,6 +144,15 @@ func settle(ctx context.Context, f *Fleet, pub *Publisher, results *Results, opt
 		}
 		if !pause(ctx, 200*time.Millisecond) {
 			return []string{ctx.Err().Error()}
+		}
+	}
+}
+
+// dump makes every process that still runs print its goroutines into its log: something in it waits for ever.
+func dump(f *Fleet) {
+	for _, p := range f.All() {
+		if p.Role != Server {
+			p.signal(syscall.SIGQUIT, 0, false)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"slices"
+
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -109,21 +111,20 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// postpone drops grants of steps whose turn is over, and says in the record that a later step waits for its tool: before
-// the first step nothing is recorded, the job message is held instead. Too many waiting runs are handed over.
-func (l *loop) postpone(c *change, now envelope.Time) {
+// postpone drops grants of steps whose turn is over or has not come: a loop that kept one would wait for a change of the
+// record that nobody tells it of. Of a later step whose turn has come it says in the record that it waits for its tool:
+// before the first step nothing is recorded, the job message is held instead.
+func (l *loop) postpone(c *change, ready []string, now envelope.Time) {
 	r := l.h.Run
+	doubt := slices.ContainsFunc(r.Steps, func(s *run.Step) bool { return s.State == run.InDoubt })
 	for name, g := range l.grants {
-		s := r.Step(name)
-		waits := s != nil && (s.State == run.Ready || s.State == run.Waiting || s.State == run.InDoubt)
-		starting := false
-		for _, d := range c.starts {
-			starting = starting || d.Step == name
-		}
-		if starting {
+		if slices.ContainsFunc(c.starts, func(d *run.Dispatch) bool { return d.Step == name }) {
 			continue
 		}
-		if !waits || r.End != nil || r.Decided != nil {
+		s := r.Step(name)
+		turn := slices.Contains(ready, name)
+		told := g.told && s != nil && s.Postponed && !doubt // its time comes, or its slot
+		if r.End != nil || r.Decided != nil || !turn && !told {
 			l.drop(name)
 			continue
 		}

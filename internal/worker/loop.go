@@ -87,6 +87,9 @@ func (l *loop) collect() {
 	for i := range l.inbox {
 		if l.inbox[i].Redelivered || l.inbox[i].Wake {
 			l.fresh = false
+			if len(l.calls) == 0 {
+				l.h = nil // without a lease of ours somebody else may have gone on
+			}
 		}
 	}
 	l.arrived = append(l.arrived, l.inbox...)

@@ -165,8 +165,9 @@ func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) err
 		return nil
 	}
 	r := l.h.Run
+	var need run.Need
 	for range r.Steps { // a step that may not start gets its end at once and can make way for the next
-		need := r.Next(due)
+		need = r.Next(due)
 		if need.At != 0 {
 			l.again = time.Now().Add(need.At.Sub(due) + time.Millisecond)
 		}
@@ -195,7 +196,7 @@ func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) err
 			break
 		}
 	}
-	l.postpone(c, now)
+	l.postpone(c, need.Ready, now)
 	return nil
 }
 

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// built are the binaries of this test run, made once.
+var built = sync.OnceValues(func() (binaries, error) {
+	dir, err := os.MkdirTemp("", "agentrun-crash-test-")
+	if err != nil {
+		return binaries{}, err
+	}
+	cleanup = dir
+	root, err := moduleRoot()
+	if err != nil {
+		return binaries{}, err
+	}
+	return build(context.Background(), root, dir)
+})
+
+var cleanup string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if cleanup != "" {
+		_ = os.RemoveAll(cleanup)
+	}
+	os.Exit(code)
+}
+
+func bin(t *testing.T) binaries {
+	t.Helper()
+	b, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// The kill test itself, small: no write twice, no run lost, every promise kept.
+func TestKillEverything(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts and kills processes for about half a minute")
+	}
+	seed := uint64(time.Now().UnixNano())
+	out, err := crash(t.Context(), bin(t), Options{
+		Deaths: 60, Seed: seed, Dir: t.TempDir(), Lease: time.Second, Interval: 150 * time.Millisecond, Busy: 40, Every: 50 * time.Millisecond, Settle: 60 * time.Second,
+	})
+	if err != nil {
+		t.Fatalf("seed %d: %v", seed, err)
+	}
+	t.Logf("\n%s", out.table())
+	if out.Deaths < 60 || out.Rows == 0 || out.Ends["ok"] == 0 {
+		t.Errorf("seed %d: the test did not do its work", seed)
+	}
+	if len(out.Findings) > 0 {
+		t.Errorf("seed %d:\n%s", seed, out.findings())
+	}
+}
+
+// A calm fleet: a killed worker's run goes on, a vanished write is settled, leases of a dead worker are recovered. How
+// fast is printed; that it happens at all is what is asserted.
+func TestRecovery(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts and kills processes for about a quarter of a minute")
+	}
+	s, err := measure(t.Context(), bin(t), t.TempDir(), 2, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Reads) != 1 || len(s.Writes) != 1 || len(s.Verified) != 2 {
+		t.Errorf("%d reads, %d writes, %d verifications", len(s.Reads), len(s.Writes), len(s.Verified))
+	}
+	t.Logf("lease %s: read %v, write %v; window %s: %v; %d leases in %s", s.Lease, s.Reads, s.Writes, s.Window, s.Verified, s.Leases, s.All)
+}
+
+// follow runs a fleet of one executor and one reconciler and follows its results until the test ends.
+func follow(t *testing.T, slots int, script func(*Request) string) (*Fleet, *Results) {
+	t.Helper()
+	b := bin(t)
+	p, err := NewProvider(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	p.script = script
+	f, err := newFleet(t.Context(), b, t.TempDir(), time.Second, p)
+	t.Cleanup(f.Close)
+	f.Slots = slots
+	if err == nil {
+		err = f.start(1, 1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := newResults()
+	ctx, end := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { results.Follow(ctx, f.js, nil) })
+	t.Cleanup(func() { end(); wg.Wait() })
+	return f, results
+}
+
+// waitEnd waits for a run's terminal outcome.
+func waitEnd(t *testing.T, results *Results, id run.ID, limit time.Duration) Told {
+	t.Helper()
+	for start := time.Now(); time.Since(start) < limit; {
+		if _, ends := results.Of(id); len(ends) > 0 {
+			return ends[0]
+		}
+		if !pause(t.Context(), 10*time.Millisecond) {
+			break
+		}
+	}
+	steps, _ := results.Of(id)
+	t.Fatalf("run %s has no end within %s; its steps said %d times something", id, limit, len(steps))
+	return Told{}
+}
+
+// A step that waits for a slot while another of its run becomes unknown must not be kept by the executor that it waited
+// in: the record changes without that one, and what wakes the run reaches it.
+func TestAStepBlockedByAnUnknownOneIsLetGo(t *testing.T) {
+	f, results := follow(t, 1, func(q *Request) string {
+		if q.Nth == 1 && strings.HasSuffix(q.Ref, "/w1") {
+			return "late,drop"
+		}
+		return "commit,answer"
+	})
+	for i := range 5 {
+		id := run.ID{Tenant: tenant, Run: fmt.Sprintf("p%d", i)}
+		job := fmt.Sprintf(`{"schema":"agentrun.job/v1","tenant":"crash","run_id":"p%d","parallel":true,"steps":[{"step":"w1","tool":"pay","args":{}},{"step":"w2","tool":"pay","args":{}},{"step":"w3","tool":"pay","args":{}}]}`, i)
+		if _, err := f.js.Publish(t.Context(), bus.JobSubject(queue, id), []byte(job)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 5 {
+		id := run.ID{Tenant: tenant, Run: fmt.Sprintf("p%d", i)}
+		if end := waitEnd(t, results, id, 30*time.Second); end.message.Outcome != envelope.OK {
+			t.Errorf("run %s ended %s", id, end.message.Outcome)
+		}
+		for _, step := range []string{"w1", "w2", "w3"} {
+			if _, rows, _ := f.Provider.Of(id.String() + "/" + step); len(rows) != 1 {
+				t.Errorf("run %s, step %s: %d commits", id, step, len(rows))
+			}
+		}
+	}
+}
