@@ -78,7 +78,7 @@ func (k *kinds) load(ctx context.Context, path string, lookup func(string) (stri
 		next.Leave(k.mcp)
 		return nil, warnings, err
 	}
-	registry, err := connector.NewRegistry(append(tools, k.extra...)...)
+	registry, err := connector.NewRegistry(append(tools, withDefaults(k.extra, file.Defaults)...)...)
 	if err != nil {
 		next.Leave(k.mcp)
 		return nil, warnings, err
@@ -86,6 +86,22 @@ func (k *kinds) load(ctx context.Context, path string, lookup func(string) (stri
 	k.mcp.Leave(next)
 	k.mcp = next
 	return &Toolbox{File: file, Registry: registry}, warnings, nil
+}
+
+// withDefaults gives the program's tools the file's policies where they have none of their own.
+func withDefaults(tools []*connector.Tool, d config.Defaults) []*connector.Tool {
+	out := make([]*connector.Tool, len(tools))
+	for i, t := range tools {
+		own := *t
+		if own.Retry == (run.Retry{}) {
+			own.Retry = d.Retry
+		}
+		if own.PoisonAfter == 0 {
+			own.PoisonAfter = d.PoisonAfter
+		}
+		out[i] = &own
+	}
+	return out
 }
 
 func (k *kinds) compile(ctx context.Context, file *config.File, mcp *mcptool.Kind, imports importing) (tools []*connector.Tool, warnings []config.Warning, err error) {

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -212,7 +212,7 @@ func TestSubmitIsInterrupted(t *testing.T) {
 	var out, errs bytes.Buffer
 	env := app.Env{Lookup: func(string) (string, bool) { return "", false }, Stdin: strings.NewReader(jobJSON("r", false, "a")), Stdout: &out, Stderr: &errs}
 	done := make(chan int, 1)
-	go func() { done <- run(ctx, []string{"submit", "--nats", f.url, "--wait"}, env) }()
+	go func() { done <- Run(ctx, []string{"submit", "--nats", f.url, "--wait"}, env) }()
 	bustest.Eventually(t, "the job arrives", func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()

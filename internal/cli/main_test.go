@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ func command(t *testing.T, vars map[string]string, stdin string, args ...string)
 		Lookup: func(name string) (string, bool) { v, ok := vars[name]; return v, ok },
 		Stdin:  strings.NewReader(stdin), Stdout: &out, Stderr: &errs,
 	}
-	code = run(t.Context(), args, env)
+	code = Run(t.Context(), args, env)
 	return code, out.String(), errs.String()
 }
 

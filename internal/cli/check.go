@@ -1,9 +1,10 @@
-package main
+package cli
 
 import (
 	"context"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/pkg/connector"
 )
 
 // checkCommand reads a config file as serve would, compiles every tool and prints them.
@@ -14,6 +15,6 @@ type checkCommand struct {
 
 // run prints the tools and warnings on standard output, or what is wrong on standard error, one per line as
 // file:line:column: message. No value that came from the environment is printed.
-func (c *checkCommand) run(ctx context.Context, env app.Env) int {
-	return env.Report("executor check", app.ExitOK, app.Check(ctx, env.Stdout, app.Checking{Config: c.Config, MCP: c.MCP}, env.Lookup))
+func (c *checkCommand) run(ctx context.Context, env app.Env, tools []*connector.Tool) int {
+	return env.Report("executor check", app.ExitOK, app.Check(ctx, env.Stdout, app.Checking{Config: c.Config, MCP: c.MCP, Tools: tools}, env.Lookup))
 }

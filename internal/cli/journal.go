@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bufio"
@@ -12,6 +12,7 @@ import (
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/terminal"
+	"github.com/agentrun/executor/pkg/connector"
 	agentrun "github.com/agentrun/executor/pkg/run"
 )
 
@@ -43,11 +44,11 @@ type journalRestore struct {
 	app.ExecutorConfig `embed:""`
 }
 
-func (c *journalRestore) run(ctx context.Context, env app.Env) error {
+func (c *journalRestore) run(ctx context.Context, env app.Env, tools []*connector.Tool) error {
 	if err := c.Complete(); err != nil {
 		return &app.Usage{Command: name + " journal restore", Err: err}
 	}
-	c.Log, c.Lookup = env.Stderr, env.Lookup
+	c.Log, c.Lookup, c.Tools = env.Stderr, env.Lookup, tools
 	if err := app.RestoreJournal(ctx, c.ExecutorConfig); err != nil {
 		return err
 	}
@@ -62,14 +63,14 @@ type journalCompact struct {
 // errUnsound is why journal check exits 1.
 var errUnsound = errors.New("the journal is damaged; keep the file, and see the problems above")
 
-func (c *journalCommand) run(ctx context.Context, verb string, env app.Env) error {
+func (c *journalCommand) run(ctx context.Context, verb string, env app.Env, tools []*connector.Tool) error {
 	switch verb {
 	case "ls":
 		return c.Ls.run(env)
 	case "check":
 		return c.Check.run(env)
 	case "restore":
-		return c.Restore.run(ctx, env)
+		return c.Restore.run(ctx, env, tools)
 	}
 	return c.Compact.run(env)
 }
