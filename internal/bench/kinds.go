@@ -15,6 +15,7 @@ import (
 	"github.com/agentrun/executor/internal/boottime"
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/observe"
+	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/connector"
@@ -51,7 +52,7 @@ func (b *bench) startAgentrun() working {
 	w := worker.New(worker.Config{
 		ID: "bench", Holder: b.journal.Holder(), Lease: lease, Concurrency: b.concurrency, DrainTimeout: time.Second, PoisonAfter: 3,
 		Defaults: func() run.Defaults { return run.Defaults{Owner: "bench", Budget: limits()} }, Boot: boottime.Now, Random: rand.Float64,
-		Records: app.NewRecords(b.conn, 168*time.Hour), Journal: b.journal, Tools: app.NewTools(registry), Hints: b.conn, Waker: b.conn, Store: app.NewStore(b.conn),
+		Records: app.NewRecords(b.conn, retention), Journal: b.journal, Tools: app.NewTools(registry), Hints: b.conn, Waker: b.conn, Store: app.NewStore(b.conn),
 		Observe: observe.New(observe.Executor, "noop"), Ready: observe.NewReadiness(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err := w.SettleStore(context.Background(), b.conn.Status().Created); err != nil {
@@ -65,29 +66,67 @@ func (b *bench) startAgentrun() working {
 	return working{func() { w.Drain(context.Background(), puller) }}
 }
 
-// Bytes of the floor's writes: what the records, outcomes and journal entries of the measured job come to.
-var (
-	startRecord = make([]byte, 1000)
-	endRecord   = make([]byte, 1500)
-	outcome     = make([]byte, 700)
-)
+// weights are what the floor writes: records, outcomes and headers as long as those of the measured job.
+type weights struct {
+	start, end           []byte
+	startHead, endHead   bus.RecordHeader
+	stepOutcome, outcome []byte
+}
+
+type noopTool struct{}
+
+func (noopTool) Tool(name string) (*run.Tool, bool) {
+	return &run.Tool{Name: name, Effect: envelope.Write, Retry: run.Retry{MaxAttempts: 3}}, true
+}
+
+// weigh takes the measured job through the core once.
+func (b *bench) weigh() (weights, error) {
+	now := envelope.TimeOf(time.Now())
+	r := run.Create(id(10_000), run.Message{Seq: 10_000, Time: now, Queue: queue, Data: job(10_000)}, run.Defaults{Owner: "bench", Budget: limits()}, now)
+	d := r.Begin("apply_credit", noopTool{}, run.Start{
+		Dispatch: newDispatch(), LeaseID: string(newDispatch()), Holder: b.journal.Holder(), Seconds: lease.Seconds(), Worker: "bench",
+	}, now)
+	var w weights
+	var err error
+	if w.start, err = r.Encode(); err != nil {
+		return w, err
+	}
+	w.startHead = bus.RecordHeader{State: r.State(), Workflow: r.Workflow, Episode: 1, Lease: record.LeaseHeader(r.Lease), Due: r.Deadline.Time()}
+	r.Reply(d.ID, envelope.Reply{OK: true, Result: json.RawMessage(`{"credit_id":"cr_3"}`)}, noopTool{}, run.Source{By: "bench", At: now + 20})
+	r.First = 10_000
+	if w.end, err = r.Encode(); err != nil {
+		return w, err
+	}
+	w.endHead = bus.RecordHeader{State: r.State(), Workflow: r.Workflow, Episode: 1, TTL: retention}
+	if w.stepOutcome, err = envelope.Marshal(r.Outcome(&r.Owed[0])); err != nil {
+		return w, err
+	}
+	w.outcome, err = envelope.Marshal(r.Outcome(&r.Owed[1]))
+	return w, err
+}
+
+func newDispatch() run.DispatchID { return run.DispatchID(uuid.Must(uuid.NewV7()).String()) }
 
 // startFloor does the same I/O with the same waits and no logic: the intent beside the first record, the effect, the
 // second record, two outcomes together, the acknowledgement.
 func (b *bench) startFloor() working {
+	writes, err := b.weigh()
+	if err != nil {
+		fail(err)
+	}
 	var wg sync.WaitGroup
 	var puller *bus.Puller
 	one := func(d bus.Delivery) {
 		defer wg.Done()
 		ctx := context.Background()
-		dispatch := run.DispatchID(uuid.Must(uuid.NewV7()).String())
+		dispatch := newDispatch()
 		intent := &run.Intent{
 			Dispatch: dispatch, Tenant: tenant, RunID: d.ID.Run, Queue: queue, Workflow: "bench", Owner: "bench", Actor: "agent:bench",
-			Step: "apply_credit", Tool: "noop", Args: json.RawMessage(`{"invoice_id":"inv_1","amount_minor":500}`), Attempt: 1, Proposal: 1, Key: "bench/run/apply_credit",
+			Step: "apply_credit", Tool: "noop", Args: json.RawMessage(`{"invoice_id":"inv_1","amount_minor":500}`), Attempt: 1, Proposal: 1, Key: d.ID.String() + "/apply_credit", Budget: limits(), At: envelope.TimeOf(time.Now()),
 		}
 		journaled := make(chan error, 1)
 		go func() { journaled <- b.journal.Write(ctx, run.Entry{Intent: intent}) }()
-		seq, err := b.conn.Runs().Save(ctx, d.ID, startRecord, bus.RecordHeader{State: "running", Lease: "h/1/0/30000"}, 0)
+		seq, err := b.conn.Runs().Save(ctx, d.ID, writes.start, writes.startHead, 0)
 		if err == nil {
 			err = <-journaled
 		}
@@ -96,11 +135,11 @@ func (b *bench) startFloor() working {
 			err = b.journal.Write(ctx, run.Entry{Effect: effect})
 		}
 		if err == nil {
-			_, err = b.conn.Runs().Save(ctx, d.ID, endRecord, bus.RecordHeader{State: "ok", TTL: 168 * time.Hour}, seq)
+			_, err = b.conn.Runs().Save(ctx, d.ID, writes.end, writes.endHead, seq)
 		}
 		if err == nil {
 			_, err = b.conn.Results().Append(ctx, []bus.Outgoing{
-				{ID: d.ID, Scope: bus.ScopeStep, N: 1, First: seq, Data: outcome}, {ID: d.ID, Scope: bus.ScopeRun, N: 1, First: seq, Data: outcome},
+				{ID: d.ID, Scope: bus.ScopeStep, N: 1, First: seq, Data: writes.stepOutcome}, {ID: d.ID, Scope: bus.ScopeRun, N: 1, First: seq, Data: writes.outcome},
 			})
 		}
 		if err == nil {
@@ -113,7 +152,6 @@ func (b *bench) startFloor() working {
 		puller.Want(1)
 	}
 	started := make(chan struct{})
-	var err error
 	puller, err = b.conn.NewPuller([]string{queue}, func(d bus.Delivery) {
 		<-started
 		wg.Add(1)

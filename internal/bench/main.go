@@ -26,14 +26,14 @@ type Row struct {
 
 // Sample is what one measured process says about itself.
 type Sample struct {
-	JobsPerSecond   float64 `json:"jobs_per_s"`
-	CPUMicros       float64 `json:"cpu_us_per_job"`
-	RSSMegabytes    float64 `json:"rss_mb"`
-	RecordsPerSync  float64 `json:"records_per_fsync"`
-	WritesPerJob    float64 `json:"jetstream_writes_per_job"`
-	P50Micros       float64 `json:"p50_us"`
-	P99Micros       float64 `json:"p99_us"`
-	EnqueuedPerSync float64 `json:"-"`
+	JobsPerSecond  float64 `json:"jobs_per_s"`
+	CPUMicros      float64 `json:"cpu_us_per_job"`
+	RSSMegabytes   float64 `json:"rss_mb"`
+	RecordsPerSync float64 `json:"records_per_fsync"`
+	WritesPerJob   float64 `json:"jetstream_writes_per_job"`
+	P50Micros      float64 `json:"p50_us"`
+	P99Micros      float64 `json:"p99_us"`
+	CommitMicros   float64 `json:"journal_commit_us"`
 }
 
 type plan struct {

@@ -46,12 +46,14 @@ type bench struct {
 	journal   *journal.Journal
 	commits   atomic.Int64
 	entries   atomic.Int64
+	committed atomic.Int64 // nanoseconds spent in commits
 }
 
 const (
-	lease  = 30 * time.Second
-	tenant = "bench"
-	queue  = "default"
+	lease     = 30 * time.Second
+	retention = 168 * time.Hour
+	tenant    = "bench"
+	queue     = "default"
 )
 
 func measure(s setup) (sample Sample, err error) {
@@ -97,8 +99,9 @@ func (b *bench) open() error {
 	if b.js, err = jetstream.New(b.publisher, jetstream.WithPublishAsyncMaxPending(4000)); err != nil {
 		return err
 	}
-	b.journal, err = journal.Open(filepath.Join(b.dir, "journal.db"), journal.Options{OnCommit: func(_ time.Duration, n int) {
+	b.journal, err = journal.Open(filepath.Join(b.dir, "journal.db"), journal.Options{OnCommit: func(took time.Duration, n int) {
 		b.commits.Add(1)
+		b.committed.Add(int64(took))
 		b.entries.Add(int64(n))
 	}})
 	return err
@@ -175,6 +178,7 @@ func (b *bench) drain() (Sample, error) {
 	}
 	if c := b.commits.Load(); c > 0 {
 		s.RecordsPerSync = float64(b.entries.Load()) / float64(c)
+		s.CommitMicros = float64(b.committed.Load()) / float64(c) / 1000
 	}
 	if err := b.heapProfile(); err != nil {
 		return s, err
