@@ -210,7 +210,12 @@ func (b toolbox) Call(ctx context.Context, d *run.Dispatch, info worker.CallInfo
 		return notSent
 	}
 	c := w.honest(d, w.behave(d))
-	if c.notSent || info.Last() != nil || ctx.Err() != nil || b.p.isDead() {
+	if f == hang { // the machine is paused between the record and the wire
+		b.p.pause()
+		time.AfterFunc(w.dice.between("nap"+b.p.name, time.Second, 12*time.Second), b.p.resume)
+		b.p.gate()
+	}
+	if c.notSent || info.Last() != nil || b.p.isDead() {
 		return notSent
 	}
 	fl := w.arrive(b.p, info.ID, d, c)

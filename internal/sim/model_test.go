@@ -1,0 +1,579 @@
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentrun/executor/pkg/budget"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// The protocol's model on the real core: every interleaving of two executors, reconcilers, a tool, operators and a reporter
+// around one record, breadth first, up to a bound. The record is a run.Run and every event on it is pkg/run's; what is
+// modelled is the rest: who stands where in the one order, what is journaled, and what the tool has done. Times stand still
+// (every delay is zero), a lease runs out by an event of its own, and a consistency window passes when its call can have no
+// effect any more. Publishing is one step except in the scenarios about letters.
+
+var (
+	modelMost = flag.Int("model.states", 12_000, "states at most per scenario")
+	modelOnly = flag.String("model.only", "", "part of the names of the scenarios to run")
+)
+
+const (
+	slots      = 3 // 0 and 1 are executor A's, 2 is B's
+	dispatches = 6 // ids 1 to 5
+)
+
+// Where an executor's slot stands: one state for each line of the one order.
+const (
+	atIdle uint8 = iota
+	atRead
+	atStart // the intent and the compare-and-set, in either order
+	atUnsureStart
+	atCheck
+	atSend // between the check and the wire
+	atWait
+	atEffect
+	atRecord
+	atUnsureRecord
+	atPublish
+	atLetter
+	atPublishRun
+	atSettle
+	atAck
+	atDead
+	atRestart
+)
+
+// What a call came to.
+const (
+	said     uint8 = 1 + iota // done
+	refusal                   // nothing was done
+	silence                   // no reply
+	noLookup                  // a lookup that failed
+)
+
+// Phases of a call on the tool's side.
+const (
+	unsent uint8 = iota
+	running
+	cutShort // the caller has gone, it may still be done
+	closed   // nothing can follow
+)
+
+type mCall struct {
+	step, attempt, by, phase, done, reply uint8 // done: 0 open, 1 committed, 2 never
+	late                                  bool
+}
+
+type mSlot struct {
+	at, step, d, rev, intent, stored, value uint8
+	has                                     uint8 // bit 0 and 1: jobs, bit 2: the wake
+	letter, next, nextStep, lease           uint8
+}
+
+type mRecon struct {
+	at, d, step, verdict, letter uint8
+	proves                       bool
+}
+
+// mCore is the part of a state beside the record; it is compared by value.
+type mCore struct {
+	rev, alive               uint8
+	calls                    [dispatches]mCall
+	ledger                   [2]uint8
+	nd                       uint8
+	message                  uint8 // episode of the letter's message, 0: none
+	job                      [2]uint8
+	wake                     uint8
+	slot                     [slots]mSlot
+	journal                  [2][dispatches]uint8 // 1 intent, 2 done, 3 nothing done, 4 settled
+	recon                    [2]mRecon
+	pend                     [5]uint8 // a write that lands later: kind, slot or step, dispatch, value, revision
+	crash, unsure, lost, del uint8
+	op, report, cancel, gap  uint8
+	expire, fail             uint8
+	opSaw, opSays            uint8
+	repSays, repD            uint8
+	known, killed            bool
+}
+
+type mState struct {
+	mCore
+	r   *run.Run // shared between states; replaced by a copy when it changes
+	key string   // of the record
+	bad string
+}
+
+type mID struct {
+	core mCore
+	rec  string
+	bad  string
+}
+
+// rules are the readings of the architecture that a scenario can switch off, and the bugs that it can plant. They live here,
+// around the core: none is in production code.
+type rules struct {
+	bindEvidence, bindVerdict, reread, reportRule, letterTruth, opNames, windowEnd, sendAfter, lateReady, drainEnd bool
+
+	goesOnRefused, acksEarly bool
+}
+
+type mOpt struct {
+	name                                                            string
+	steps, recons, attempts, jobs                                   int
+	crash, unsure, lost, del, op, report, cancel, expire, gap, fail uint8
+	noVerify, parallel, fine                                        bool
+	rules
+}
+
+// model explores one scenario.
+type model struct {
+	mOpt
+	tools map[string]*run.Tool
+	now   envelope.Time
+	mints int // dispatch ids that a scenario may draw
+}
+
+func (m *model) Tool(name string) (*run.Tool, bool) {
+	t, ok := m.tools[name]
+	return t, ok
+}
+
+func newModel(o mOpt) *model {
+	m := &model{mOpt: o, now: envelope.TimeOf(time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC)), mints: dispatches - 1}
+	t := &run.Tool{
+		Name: "w", Effect: envelope.Write, PoisonAfter: 1 << 20,
+		Retry:  run.Retry{MaxAttempts: o.attempts, Multiplier: 1, MaxRetryAfter: time.Hour},
+		Verify: &run.Verify{HasWindow: true, MaxAttempts: 1 << 20},
+	}
+	if o.noVerify {
+		t.Verify = nil
+	}
+	m.tools = map[string]*run.Tool{"w": t}
+	return m
+}
+
+func (m *model) source(by string) run.Source { return run.Source{By: by, At: m.now, Start: m.now} }
+
+func (m *model) defaults() run.Defaults {
+	return run.Defaults{Owner: "o", Workflow: "w", Actor: "a", Budget: budget.Limits{
+		MaxTurns: 100, MaxToolCalls: 100, MaxAttemptsPerStep: 100, MaxElapsedMillis: 1 << 40,
+		MaxInputTokens: 1, MaxOutputTokens: 1, MaxEstimatedCostMinorUnits: 1,
+	}}
+}
+
+var modelRun = run.ID{Tenant: "acme", Run: "r"}
+
+func (m *model) create() *run.Run {
+	steps := make([]string, m.steps)
+	for i := range steps {
+		steps[i] = fmt.Sprintf(`{"step":"s%d","tool":"w","args":{}}`, i)
+	}
+	data := fmt.Sprintf(`{"schema":"agentrun.job/v1","tenant":"acme","run_id":"r","parallel":%v,"steps":[%s]}`, m.parallel, strings.Join(steps, ","))
+	return run.Create(modelRun, run.Message{Seq: 1, Time: m.now, Queue: "default", Data: []byte(data)}, m.defaults(), m.now)
+}
+
+func stepName(i uint8) string           { return fmt.Sprintf("s%d", i) }
+func dispatchID(d uint8) run.DispatchID { return run.DispatchID([]byte{'d', '0' + d}) }
+
+func number(id string) uint8 {
+	if id == "" {
+		return 0
+	}
+	return id[1] - '0'
+}
+
+// copyRun copies what pkg/run changes in place.
+func copyRun(r *run.Run) *run.Run {
+	c := *r
+	c.Steps = make([]*run.Step, len(r.Steps))
+	for i, s := range r.Steps {
+		t := *s
+		if s.Doubt != nil {
+			d := *s.Doubt
+			t.Doubt = &d
+		}
+		c.Steps[i] = &t
+	}
+	c.History, c.Owed, c.Effects = slices.Clone(r.History), slices.Clone(r.Owed), slices.Clone(r.Effects)
+	c.Evidence, c.Alarms, c.Answers = slices.Clone(r.Evidence), slices.Clone(r.Alarms), slices.Clone(r.Answers)
+	if r.Lease != nil {
+		l := *r.Lease
+		c.Lease = &l
+	}
+	if r.Letter != nil {
+		l := *r.Letter
+		c.Letter = &l
+	}
+	if r.Decided != nil {
+		d := *r.Decided
+		c.Decided = &d
+	}
+	return &c
+}
+
+// fingerprint is everything of a record that its future depends on. Numbers that only grow are left out: they decide
+// nothing here.
+func (m *model) fingerprint(r *run.Run) string {
+	if r == nil {
+		return ""
+	}
+	b := make([]byte, 0, 96)
+	flag := func(v bool) {
+		if v {
+			b = append(b, '1')
+		} else {
+			b = append(b, '0')
+		}
+	}
+	for _, s := range r.Steps {
+		b = append(b, s.State...)
+		b = append(b, byte('0'+s.Used), '/')
+		b = append(b, s.Dispatch...)
+		b = append(b, '/')
+		b = append(b, s.Doubted...)
+		flag(s.Disputed)
+		flag(s.Attempt > 0)
+		if s.Doubt != nil {
+			flag(s.Doubt.WindowOver)
+		}
+		if s.Fail != nil {
+			b = append(b, s.Fail.Row.Code...)
+		}
+		b = append(b, ';')
+	}
+	for i := range r.History {
+		if e := &r.History[i]; e.Kind == run.EventDispatch {
+			b = append(b, e.Dispatch...)
+		}
+	}
+	if r.Lease != nil {
+		b = append(b, r.Lease.Holder...)
+		b = append(b, r.Lease.ID...)
+	}
+	flag(r.Cancel != nil)
+	if r.Decided != nil {
+		b = append(b, r.Decided.Why...)
+		b = append(b, r.Decided.Step...)
+	}
+	if r.End != nil {
+		b = append(b, r.End.Outcome...)
+		b = append(b, r.End.Step...)
+	}
+	b = append(b, byte('0'+r.Episode))
+	if r.Letter != nil {
+		flag(r.Letter.Open)
+		b = append(b, r.Letter.ID...)
+	}
+	if m.fine {
+		owed := [2]byte{'0', '0'}
+		for i := range r.Owed {
+			if r.Owed[i].Scope == envelope.RunScope {
+				owed[1]++
+			} else {
+				owed[0]++
+			}
+		}
+		b = append(b, owed[0], owed[1])
+	} else {
+		flag(len(r.Owed) > 0)
+	}
+	for _, k := range r.Evidence {
+		b = append(b, k.Step...)
+		b = append(b, k.Dispatch...)
+		b = append(b, k.CommitState...)
+	}
+	b = append(b, byte('0'+len(r.Effects)))
+	return string(b)
+}
+
+// changed takes a new record in and holds it against the rules.
+func (s *mState) changed(m *model, r *run.Run) {
+	s.r = r
+	s.key = m.fingerprint(r)
+	s.rev++
+	if r.Lease == nil {
+		s.alive = 0
+	}
+	for _, v := range r.Violations() {
+		s.breaks(v.Rule + ": " + v.What)
+	}
+}
+
+func (s *mState) breaks(what string) {
+	if s.bad == "" {
+		s.bad = what
+	}
+}
+
+// event applies an event of the core to a copy of the record. A panic of the core is a rule that it enforced.
+func (s *mState) event(m *model, fn func(r *run.Run) bool) (ch bool) {
+	r := copyRun(s.r)
+	defer func() {
+		if p := recover(); p != nil {
+			s.breaks("core: " + strings.SplitN(fmt.Sprint(p), "{", 2)[0])
+			ch = false
+		}
+	}()
+	if !fn(r) {
+		return false
+	}
+	s.changed(m, r)
+	return true
+}
+
+func (s *mState) mayCommit(d uint8) bool {
+	c := &s.calls[d]
+	return c.done == 1 || c.done == 0 && (c.phase == running || c.phase == cutShort)
+}
+
+// dispatch sends a request; no-blind-repeat is checked here, against the truth.
+func (s *mState) dispatch(by, d uint8) {
+	c := &s.calls[d]
+	if s.known {
+		s.breaks(heldProof)
+	}
+	for e := uint8(1); e <= s.nd; e++ {
+		if e != d && s.calls[e].step == c.step && s.mayCommit(e) {
+			s.breaks(run.RuleNoBlindRepeat)
+		}
+	}
+	c.phase, c.by = running, by
+}
+
+func (s *mState) mint(by, step uint8) uint8 {
+	s.nd++
+	attempt := uint8(1)
+	if s.r != nil {
+		attempt = uint8(s.r.Steps[step].Attempt) + 1
+	}
+	s.calls[s.nd] = mCall{step: step, attempt: attempt, by: by}
+	return s.nd
+}
+
+func (s *mState) step(i uint8) *run.Step { return s.r.Steps[i] }
+
+// lease is the dispatch with which the present lease began, 0 for none.
+func (s *mState) lease() uint8 {
+	if s.r == nil || s.r.Lease == nil {
+		return 0
+	}
+	return number(s.r.Lease.ID)
+}
+
+func (s *mState) active() bool {
+	for _, st := range s.r.Steps {
+		if st.State == run.Executing || st.State == run.InDoubt {
+			return true
+		}
+	}
+	return false
+}
+
+// ready is the step whose turn has come, -1 for none.
+func (s *mState) ready(m *model) int {
+	if s.r == nil {
+		return 0
+	}
+	if need := s.r.Next(m.now); len(need.Ready) > 0 {
+		return int(number(need.Ready[0]))
+	}
+	return -1
+}
+
+// start is line 1: the record with the step executing. It reports whether it may be so.
+func (s *mState) start(m *model, by, step, d uint8) bool {
+	if s.r == nil {
+		s.changed(m, m.create())
+		s.rev-- // one write
+	}
+	if s.ready(m) < 0 || !slices.Contains(s.r.Next(m.now).Ready, stepName(step)) {
+		return false
+	}
+	holder := xNames[by*2-2]
+	if s.r.Lease != nil && s.r.Lease.Holder != holder {
+		return false
+	}
+	ch := s.event(m, func(r *run.Run) bool {
+		return r.Begin(stepName(step), m, run.Start{
+			Dispatch: dispatchID(d), LeaseID: "l" + string(dispatchID(d))[1:], Holder: holder, Seconds: 30, Worker: holder,
+		}, m.now) != nil
+	})
+	if ch && s.lease() == d {
+		s.alive = 1
+	}
+	return ch
+}
+
+// learn applies what a call came to; it reports whether the record changed.
+func (s *mState) learn(m *model, step, d, value uint8) (ch bool) {
+	if s.r == nil {
+		return false
+	}
+	to := d
+	if cur := s.step(step); !m.bindEvidence && cur.Dispatch != "" && cur.Attempt == int(s.calls[d].attempt) {
+		to = number(string(cur.Dispatch)) // by step and attempt
+	}
+	before := s.step(step).State
+	switch {
+	case value == said && before == run.Ready && !m.lateReady:
+	case value == said:
+		ch = s.reply(m, to, envelope.Reply{OK: true, Result: []byte("{}"), EvidenceRef: "e"})
+	case value == refusal:
+		ch = s.reply(m, to, envelope.Reply{Row: envelope.RowFor(envelope.CodeUpstreamUnavailable, envelope.Write)})
+	default:
+		ch = s.reply(m, to, envelope.Reply{NoReply: true, Row: envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write)})
+	}
+	if value == said && !ch && before == run.Ready {
+		s.known = true
+	}
+	if ch && !m.drainEnd {
+		s.endAtOnce(m)
+	}
+	return ch
+}
+
+func (s *mState) reply(m *model, d uint8, reply envelope.Reply) bool {
+	return s.event(m, func(r *run.Run) bool { return r.Reply(dispatchID(d), reply, m, m.source("x")) != run.Dropped })
+}
+
+// endAtOnce is the reading that a step for a person ends the episode whatever is in flight.
+func (s *mState) endAtOnce(m *model) {
+	if s.r.End != nil {
+		return
+	}
+	for _, st := range s.r.Steps {
+		if st.State == run.Held {
+			r := copyRun(s.r)
+			row := st.Fail.Row
+			r.End, r.Decided, r.Lease = &run.End{Outcome: row.Outcome, Row: &row, Step: st.Name, At: m.now}, nil, nil
+			s.changed(m, r)
+			return
+		}
+	}
+}
+
+func (s *mState) publishAll(m *model) {
+	if len(s.r.Owed) > 0 {
+		r := copyRun(s.r)
+		for _, scope := range []envelope.Scope{envelope.StepScope, envelope.RunScope} {
+			n := 0
+			for i := range r.Owed {
+				if r.Owed[i].Scope == scope {
+					n = r.Owed[i].N
+				}
+			}
+			if n > 0 {
+				r.Published(scope, n, uint64(n))
+			}
+		}
+		s.r, s.key = r, m.fingerprint(r) // no revision: nothing is decided by it
+	}
+	if ep := s.openLetter(); ep != 0 && s.message == 0 {
+		s.message = ep
+	}
+}
+
+// publishOne publishes the next outcome of a scope.
+func (s *mState) publishOne(m *model, scope envelope.Scope) bool {
+	for i := range s.r.Owed {
+		if s.r.Owed[i].Scope == scope {
+			r := copyRun(s.r)
+			r.Published(scope, r.Owed[i].N, uint64(r.Owed[i].N))
+			s.r, s.key = r, m.fingerprint(r)
+			return true
+		}
+	}
+	return false
+}
+
+func (s *mState) owes(scope envelope.Scope) bool {
+	return s.r != nil && slices.ContainsFunc(s.r.Owed, func(o run.Owed) bool { return o.Scope == scope })
+}
+
+// openLetter is the episode of the letter that the record has open, 0 for none.
+func (s *mState) openLetter() uint8 {
+	if s.r == nil || s.r.Letter == nil || !s.r.Letter.Open {
+		return 0
+	}
+	return uint8(s.r.Episode)
+}
+
+func (s *mState) putLetter(m *model, ep uint8) {
+	if s.message == 0 {
+		s.message = ep
+		if s.openLetter() != ep && !m.letterTruth {
+			s.breaks("a letter is there for a run that has settled it")
+		}
+	}
+}
+
+// check holds the whole state against the truth.
+func (s *mState) check(m *model) {
+	if s.bad != "" || s.r == nil {
+		return
+	}
+	for i, st := range s.r.Steps {
+		if s.ledger[i] > 1 {
+			s.breaks(run.RuleNoBlindRepeat + ": done twice")
+		}
+		if st.State == run.Done && s.ledger[i] == 0 {
+			s.breaks(run.RuleProvenOK)
+		}
+		if s.r.End != nil && s.r.End.Outcome == envelope.Cancelled && st.State != run.Done {
+			if s.ledger[i] > 0 {
+				s.breaks(run.RuleProvenOK + ": completed effects are incomplete")
+			}
+			for d := uint8(1); d <= s.nd; d++ {
+				if c := &s.calls[d]; int(c.step) == i && !c.late && c.done == 0 && (c.phase == running || c.phase == cutShort) {
+					s.breaks(run.RuleOneEnd + ": cancelled with a call that may still be done")
+				}
+			}
+		}
+		if d := number(string(st.Dispatch)); st.State == run.InDoubt && m.bindEvidence && m.report == 0 && s.calls[d].phase == running && !s.calls[d].late {
+			s.breaks("unknown while the call still runs: the window would be counted too early")
+		}
+	}
+}
+
+// canon drops what cannot matter any more, so that equal situations are one state.
+func (s *mState) canon() {
+	for i := range s.slot {
+		x := &s.slot[i]
+		switch x.at {
+		case atStart, atRecord, atCheck, atSend, atWait, atEffect:
+			if x.rev == s.rev {
+				x.rev = 1
+			} else {
+				x.rev = 0
+			}
+		case atIdle, atDead, atRestart, atRead:
+			*x = mSlot{at: x.at, has: x.has, lease: x.lease}
+		default:
+			x.rev = 0
+		}
+	}
+	if s.pend[0] != 0 {
+		if s.pend[4] == s.rev {
+			s.pend[4] = 1
+		} else {
+			s.pend[4] = 0
+		}
+	}
+	s.rev = 1
+	for d := uint8(1); d <= s.nd; d++ {
+		if c := &s.calls[d]; c.phase != running {
+			c.by = 0
+		}
+	}
+}
+
+// good: the run is settled and nothing is owed by anybody.
+func (s *mState) good() bool {
+	return s.r != nil && s.r.End != nil && len(s.r.Owed) == 0 && s.job == [2]uint8{} && s.wake == 0 && s.message == s.openLetter()
+}
