@@ -24,6 +24,7 @@ type commands struct {
 	Serve       serveCommand       `cmd:"" help:"Watch the run records until a stop signal."`
 	Deadletters deadlettersCommand `cmd:"" help:"Look at dead letters and answer them."`
 	Runs        runsCommand        `cmd:"" help:"Look at runs and cancel them."`
+	Audit       auditCommand       `cmd:"" help:"Check all records, letters and outcomes against the rules; exit code 1 if anything is broken."`
 }
 
 type serveCommand struct {
@@ -52,6 +53,9 @@ func run(ctx context.Context, args []string, env app.Env) int {
 		}
 		defer d.nc.Close()
 		return env.Report(full, app.ExitOK, task.run(ctx, d))
+	}
+	if command == "audit" {
+		return env.Report(full, app.ExitOK, c.Audit.run(ctx, env, full))
 	}
 	c.Serve.Log, c.Serve.Lookup, c.Serve.Reload = env.Stderr, env.Lookup, env.Reload
 	return env.Serve(ctx, full, c.Serve.Complete, func(ctx context.Context) error { return app.Reconciler(ctx, c.Serve.ReconcilerConfig) })

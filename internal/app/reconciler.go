@@ -50,7 +50,7 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 		Records: records, Tools: tools, Watch: watches{conn, index}, Waker: conn, Fleet: fleet{conn},
 		Observe: uncounted{p.observer}, Log: p.log,
 	})
-	return p.reconcile(ctx, &c, rc, func() (stop func(), err error) {
+	return p.reconcile(ctx, &c, rc, newAuditor(conn, index, rc), func() (stop func(), err error) {
 		return serveOperator(context.WithoutCancel(ctx), conn.NATS(), newOperator(conn, p, records, tools, index), c.ID)
 	})
 }
@@ -63,7 +63,7 @@ func (uncounted) ForgetLetters()                  {}
 
 // reconcile runs the loop until ctx ends, and is ready once everything that was in the streams has been seen; then it
 // offers the operator calls.
-func (p *process) reconcile(ctx context.Context, c *ReconcilerConfig, rc *reconcile.Reconciler, offer func() (stop func(), err error)) error {
+func (p *process) reconcile(ctx context.Context, c *ReconcilerConfig, rc *reconcile.Reconciler, a *auditor, offer func() (stop func(), err error)) error {
 	ended := make(chan error, 1)
 	go func() { ended <- rc.Run(ctx) }()
 	for tick := time.NewTicker(20 * time.Millisecond); ; {
@@ -83,9 +83,10 @@ func (p *process) reconcile(ctx context.Context, c *ReconcilerConfig, rc *reconc
 		return err
 	}
 	defer withdraw()
+	go a.run(ctx)
 	p.started(&c.Process)
 	for tick := time.NewTicker(auditEvery); ; {
-		p.observer.Audited(observe.Audit{RunsOverdue: rc.Overdue()})
+		p.observer.Audited(a.result())
 		select {
 		case <-tick.C:
 			continue

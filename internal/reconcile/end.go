@@ -34,16 +34,40 @@ func (rc *Reconciler) tendEnd(ctx context.Context, e *entry, h *record.Handle) e
 			return err
 		}
 	}
-	if open && fresh {
+	if open && fresh && rc.untold(r) {
 		if err := rc.alert(ctx, h); err != nil {
 			return err
 		}
+		if r.End.Outcome == envelope.NeedsHuman {
+			rc.Observe.Escalation(toolOf(r), r.End.Row.ReasonCode)
+		}
 	}
 	rc.mu.Lock()
+	if open {
+		rc.told[e.id] = r.Episode
+	} else {
+		delete(rc.told, e.id)
+	}
 	delete(rc.overdue, e.id)
 	rc.mu.Unlock()
 	rc.done(e, h.Seq, false, time.Time{})
 	return nil
+}
+
+// untold: nobody was told of this end yet. A claim, a report or a refused job changes the record of an ended run too, and
+// whoever has claimed the letter knows of it.
+func (rc *Reconciler) untold(r *run.Run) bool {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	return rc.told[r.ID()] != r.Episode && r.Letter.Claim == nil
+}
+
+// toolOf is the tool of the step that ended the run, "" if none did.
+func toolOf(r *run.Run) string {
+	if s := r.Step(r.End.Step); s != nil {
+		return s.Tool
+	}
+	return ""
 }
 
 // seesLetter reports whether the message of the run's open letter was seen.

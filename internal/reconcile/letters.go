@@ -81,6 +81,22 @@ func (rc *Reconciler) forgetLetter(id run.ID, owner string, seq uint64) {
 	}
 }
 
+// Missing tells that a run's open letter has no message: somebody has removed it by hand. It is made again.
+func (rc *Reconciler) Missing(id run.ID) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	for _, l := range rc.letters[id] {
+		rc.Observe.LettersOpen(l.owner, l.reason, -1)
+	}
+	delete(rc.letters, id)
+	e := rc.runs[id]
+	if e == nil {
+		e = &entry{id: id, index: -1}
+		rc.runs[id] = e
+	}
+	rc.schedule(e, time.Now())
+}
+
 // tidyLetters removes the messages of letters that the record does not have open. h is nil if there is no record.
 func (rc *Reconciler) tidyLetters(ctx context.Context, e *entry, h *record.Handle) error {
 	open := ""

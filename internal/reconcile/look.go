@@ -283,7 +283,6 @@ func (rc *Reconciler) judged(r *run.Run, l *run.Lookup) {
 		verdict = "found"
 	case run.Held:
 		verdict = "escalated"
-		rc.Observe.Escalation(l.Tool, s.Fail.Row.ReasonCode)
 	}
 	rc.Observe.UnknownResolved(l.Tool, verdict)
 	rc.Observe.SettleTime(rc.Records.Now().Sub(l.Since))

@@ -125,6 +125,7 @@ type Reconciler struct {
 	lookups *lookups
 	aside   sync.WaitGroup // runs whose lookups are waited for
 	overdue map[run.ID]bool
+	told    map[run.ID]int // episode whose end was told of, while its letter is open
 }
 
 // entry is what is kept of a run that may need something.
@@ -151,7 +152,7 @@ type passage struct {
 func New(c Config) *Reconciler {
 	return &Reconciler{
 		Config: c, runs: map[run.ID]*entry{}, passed: map[run.ID]passage{}, letters: map[run.ID][]lettered{}, open: map[run.ID]string{},
-		kick: make(chan struct{}, 1), bursts: newBursts(), lookups: &lookups{byTool: map[string]chan struct{}{}}, overdue: map[run.ID]bool{},
+		kick: make(chan struct{}, 1), bursts: newBursts(), lookups: &lookups{byTool: map[string]chan struct{}{}}, overdue: map[run.ID]bool{}, told: map[run.ID]int{},
 	}
 }
 

@@ -1,0 +1,175 @@
+package app
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/agentrun/executor/internal/audit"
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/observe"
+	"github.com/agentrun/executor/internal/operator"
+	"github.com/agentrun/executor/internal/reconcile"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// auditSource reads the streams for an audit.
+type auditSource struct{ conn *bus.Conn }
+
+var _ audit.Source = auditSource{}
+
+func (s auditSource) Records(ctx context.Context, fn func(run.ID, uint64, []byte)) error {
+	return s.conn.ScanRuns(ctx, 0, fn)
+}
+
+func (s auditSource) Letters(ctx context.Context, fn func(audit.Letter)) error {
+	return s.conn.ScanLetters(ctx, func(l bus.Letter) {
+		fn(audit.Letter{ID: run.ID{Tenant: l.Tenant, Run: l.RunID}, Owner: l.Owner, Data: l.Data})
+	})
+}
+
+func (s auditSource) Outcomes(ctx context.Context, fn func(audit.Outcome)) error {
+	return s.conn.ScanResults(ctx, func(id run.ID, scope string, p bus.Posted, at time.Time) {
+		fn(audit.Outcome{ID: id, Scope: envelope.Scope(scope), N: p.N, First: p.Run, At: at})
+	})
+}
+
+// Audit checks everything that is stored against the nine rules. The error is about reading, not about what was found.
+func Audit(ctx context.Context, c Connection, name string) (*audit.Report, error) {
+	conn, err := bus.Connect(bus.Options{
+		URL: c.NATS, Name: name, Creds: c.Creds, TLSCA: c.TLSCA, TLSCert: c.TLSCert, TLSKey: c.TLSKey,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	if err := conn.WaitConnected(ctx); err != nil {
+		return nil, err
+	}
+	return audit.All(ctx, auditSource{conn}, store{conn}, envelope.TimeOf(time.Now()))
+}
+
+// Of the background audit.
+const (
+	sweepRunsEvery    = 5 * time.Second
+	sweepRunsRate     = 2000 // records a second at most
+	sweepLettersEvery = time.Minute
+	letterGrace       = 30 * time.Second // an end's letter may be on its way for so long
+)
+
+// auditor looks at every record that was written, slowly and once each, for the metrics that must be zero.
+type auditor struct {
+	conn  *bus.Conn
+	index *operator.Index
+	rc    *reconcile.Reconciler
+
+	mu      sync.Mutex
+	from    uint64
+	flags   map[run.ID]audit.Flags
+	waiting map[run.ID]waitingLetter // ended by a budget, and the letter's message not seen yet
+}
+
+type waitingLetter struct {
+	episode int
+	since   time.Time
+}
+
+func newAuditor(conn *bus.Conn, index *operator.Index, rc *reconcile.Reconciler) *auditor {
+	return &auditor{conn: conn, index: index, rc: rc, flags: map[run.ID]audit.Flags{}, waiting: map[run.ID]waitingLetter{}}
+}
+
+// run audits until ctx ends.
+func (a *auditor) run(ctx context.Context) {
+	limit := rate.NewLimiter(sweepRunsRate, sweepRunsRate/10)
+	runs, letters := time.NewTicker(sweepRunsEvery), time.NewTicker(sweepLettersEvery)
+	defer runs.Stop()
+	defer letters.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-runs.C:
+			a.sweepRuns(ctx, limit)
+		case <-letters.C:
+			a.index.Expire()
+			a.sweepLetters(ctx)
+		}
+	}
+}
+
+// sweepRuns looks at the records written since the last time. A stream that was made anew is read from its beginning.
+func (a *auditor) sweepRuns(ctx context.Context, limit *rate.Limiter) {
+	err := a.conn.ScanRuns(ctx, a.from, func(id run.ID, seq uint64, data []byte) {
+		if limit.Wait(ctx) == nil {
+			a.look(id, seq, data)
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.from, a.flags, a.waiting = 0, map[run.ID]audit.Flags{}, map[run.ID]waitingLetter{}
+	}
+}
+
+func (a *auditor) look(id run.ID, seq uint64, data []byte) {
+	r, err := run.Decode(data)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.from = seq + 1
+	delete(a.flags, id)
+	delete(a.waiting, id)
+	if err != nil {
+		return
+	}
+	if f := audit.FlagsOf(r); f != (audit.Flags{}) {
+		a.flags[id] = f
+	}
+	if audit.EndedByBudget(r) && r.Letter != nil && r.Letter.Open {
+		a.waiting[id] = waitingLetter{r.Episode, time.Now()}
+	}
+}
+
+// sweepLetters finds letters whose message was removed by hand: nobody is told of a removal.
+func (a *auditor) sweepLetters(ctx context.Context) {
+	seen := a.index.Seen()
+	subjects, err := a.conn.Letters().Subjects(ctx, "agentrun.deadletters.>")
+	if err != nil {
+		return
+	}
+	there := make(map[run.ID]bool, len(subjects))
+	for _, s := range subjects {
+		if tenant, _, runID, ok := bus.ParseLetterSubject(s); ok {
+			there[run.ID{Tenant: tenant, Run: runID}] = true
+		}
+	}
+	for _, id := range a.index.Keep(there, seen) {
+		a.rc.Missing(id)
+	}
+}
+
+// result is what is broken at this moment.
+func (a *auditor) result() observe.Audit {
+	out := observe.Audit{RunsOverdue: a.rc.Overdue(), DeadLettersWithoutOwner: a.index.Unowned()}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, f := range a.flags {
+		if f.OKWithoutResult {
+			out.OKWithoutResult++
+		}
+		if f.BudgetEndWithoutLetter {
+			out.BudgetEndWithoutDeadLetter++
+		}
+	}
+	for id, w := range a.waiting {
+		switch {
+		case a.index.HasLetter(id, w.episode):
+			delete(a.waiting, id)
+		case time.Since(w.since) > letterGrace:
+			out.BudgetEndWithoutDeadLetter++
+		}
+	}
+	return out
+}

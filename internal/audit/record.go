@@ -1,0 +1,106 @@
+// Package audit holds what is stored against the nine rules: the records by themselves, and records, letters and outcomes
+// against one another. It changes nothing.
+package audit
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// Finding is something that is broken.
+type Finding struct {
+	Run  run.ID
+	Rule string // of the nine, see pkg/run
+	What string
+}
+
+func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Run, f.Rule, f.What) }
+
+// overdueAfter is how far a run may be past its deadline: an unknown write is verified without regard to it.
+const overdueAfter = 5 * time.Minute
+
+// Flags are the findings that the reconciler's metrics show.
+type Flags struct {
+	OKWithoutResult        bool
+	BudgetEndWithoutLetter bool
+}
+
+// FlagsOf looks at one record by itself.
+func FlagsOf(r *run.Run) Flags {
+	return Flags{OKWithoutResult: unproven(r) != "", BudgetEndWithoutLetter: EndedByBudget(r) && !lettered(r)}
+}
+
+// unproven names a step without proof that a run that is ok needs; "" for none. The result itself is dropped from a record
+// that has ended ok, once it is published.
+func unproven(r *run.Run) string {
+	if r.End == nil || r.End.Outcome != envelope.OK {
+		return ""
+	}
+	for _, s := range r.Steps {
+		if s.State == run.Done && s.Proof == "" || s.State != run.Done && !s.Optional && !s.Waived {
+			return s.Name
+		}
+	}
+	return ""
+}
+
+// EndedByBudget reports whether a budget ended the run.
+func EndedByBudget(r *run.Run) bool {
+	if r.End == nil || r.End.Row == nil {
+		return false
+	}
+	switch r.End.Row.Code {
+	case envelope.CodeTurnsExhausted, envelope.CodeToolCallsExhausted, envelope.CodeTimeExhausted, envelope.CodeInputTokensExhausted,
+		envelope.CodeOutputTokensExhausted, envelope.CodeCostExhausted, envelope.CodeAttemptsExhausted:
+		return true
+	}
+	return false
+}
+
+// lettered: the record has, or had, the letter of its end.
+func lettered(r *run.Run) bool {
+	return r.Letter != nil && r.Letter.ID == fmt.Sprintf("%s/%s/%d", r.Tenant, r.RunID, r.Episode)
+}
+
+// Record checks one record by itself.
+func Record(id run.ID, data []byte, now envelope.Time) (r *run.Run, found []Finding) {
+	bad := func(rule, format string, args ...any) {
+		found = append(found, Finding{id, rule, fmt.Sprintf(format, args...)})
+	}
+	r, err := run.Decode(data)
+	if err != nil {
+		bad(run.RuleNothingVanishes, "the record cannot be read: %v", err)
+		return nil, found
+	}
+	if r.ID() != id {
+		bad(run.RuleNothingVanishes, "the record says that it is %s", r.ID())
+	}
+	for _, v := range r.Violations() {
+		bad(v.Rule, "%s", v.What)
+	}
+	if step := unproven(r); step != "" {
+		bad(run.RuleProvenOK, "the run is ok without a proof of step %s", step)
+	}
+	if EndedByBudget(r) && !lettered(r) {
+		bad(run.RuleNothingVanishes, "a budget ended the run without a dead letter")
+	}
+	if r.End == nil && now.Sub(r.Deadline) > overdueAfter {
+		bad(run.RuleNothingVanishes, "%s past its deadline without an end", now.Sub(r.Deadline).Round(time.Second))
+	}
+	for i := range r.Owed {
+		o := &r.Owed[i]
+		if before := r.PublishedBefore(o.Scope); o.N <= before.N {
+			bad(run.RuleOneEnd, "owes outcome %s/%d, which it knows to be published", o.Scope, o.N)
+		}
+	}
+	return r, found
+}
+
+// Unaddressed: a job on a subject that names no run has a letter and no outcomes.
+func Unaddressed(r *run.Run) bool {
+	return r.Invalid != nil && len(r.Owed) == 0 && r.RunPub.N == 0 && strings.HasPrefix(r.RunID, "invalid-")
+}
