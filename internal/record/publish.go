@@ -1,0 +1,176 @@
+package record
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/agentrun/executor/pkg/deadletter"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// Publish makes everything known that the record owes: line 8 of the order. The letter goes first and is waited for, since
+// the outcomes speak of it; then the outcomes, together and in order. What is in the stream already changes nothing. The
+// handle's run remembers what is published; its next revision drops it.
+func (rs *Records) Publish(ctx context.Context, h *Handle) error {
+	r := h.Run
+	if err := rs.publishAlarms(ctx, r); err != nil {
+		return err
+	}
+	if err := rs.findPublished(ctx, h); err != nil {
+		return err
+	}
+	if len(r.Owed) == 0 {
+		return nil
+	}
+	if r.Letter != nil && r.Letter.Open && owesEnd(r) {
+		if err := rs.PublishLetter(ctx, h); err != nil {
+			return err
+		}
+	}
+	out := make([]Outgoing, len(r.Owed))
+	var kept []string
+	for i := range r.Owed {
+		o := &r.Owed[i]
+		data, err := envelope.Marshal(r.Outcome(o))
+		if err != nil {
+			return fmt.Errorf("outcome %s/%s/%d: %w", h.ID, o.Scope, o.N, err)
+		}
+		clean := rs.redact(data)
+		if len(clean) != len(data) || !bytes.Equal(clean, data) {
+			kept = append(kept, o.Step)
+		}
+		before := r.PublishedBefore(o.Scope)
+		out[i] = Outgoing{
+			ID: h.ID, Scope: o.Scope, N: o.N, First: r.First, PublishedBefore: before.N > 0, Traceparent: r.Trace,
+			Data: clean,
+		}
+		if before.N == o.N-1 {
+			out[i].Last = before.Seq
+		}
+	}
+	seqs, err := rs.Store.Append(ctx, out)
+	if err != nil {
+		return err
+	}
+	for i := range out {
+		r.Published(out[i].Scope, out[i].N, seqs[i])
+	}
+	for _, step := range kept {
+		r.KeepResult(step) // $from must see the original, which the stream does not have
+	}
+	return nil
+}
+
+// Alert publishes an alert; id names its cause.
+func (rs *Records) Alert(ctx context.Context, a deadletter.Alert, id string) error {
+	data, err := envelope.Marshal(a)
+	if err != nil {
+		return fmt.Errorf("alert %s: %w", id, err)
+	}
+	return rs.Store.PutAlert(ctx, a.Tenant, a.Owner, a.ReasonCode, rs.redact(data), id)
+}
+
+// publishAlarms publishes the alerts that the record owes besides those that follow from its end.
+func (rs *Records) publishAlarms(ctx context.Context, r *run.Run) error {
+	for _, a := range r.AlarmsOwed() {
+		if err := rs.Alert(ctx, r.AlarmAlert(a), fmt.Sprintf("%s/%s/alarm/%d", r.Tenant, r.RunID, a.N)); err != nil {
+			return err
+		}
+		r.AlarmPublished(a.N)
+	}
+	return nil
+}
+
+// findPublished asks the stream which of the outcomes that a record was read with are there already. Publishing them again
+// would be refused, but whoever listens live would see them twice.
+func (rs *Records) findPublished(ctx context.Context, h *Handle) error {
+	if !h.unsure {
+		return nil
+	}
+	for _, scope := range []envelope.Scope{envelope.StepScope, envelope.RunScope} {
+		if !owes(h.Run, scope) {
+			continue
+		}
+		n, seq, first, err := rs.Store.LastOutcome(ctx, h.ID, scope)
+		switch {
+		case errors.Is(err, ErrNotFound):
+		case err != nil:
+			return err
+		case first == h.Run.First:
+			h.Run.Published(scope, n, seq)
+		}
+	}
+	h.unsure = false
+	return nil
+}
+
+func owes(r *run.Run, scope envelope.Scope) bool {
+	for i := range r.Owed {
+		if r.Owed[i].Scope == scope {
+			return true
+		}
+	}
+	return false
+}
+
+func owesEnd(r *run.Run) bool {
+	for i := range r.Owed {
+		if r.Owed[i].Scope == envelope.RunScope && r.Owed[i].N == r.Episode {
+			return true
+		}
+	}
+	return false
+}
+
+// PublishLetter makes the letter's message the image of the record: it creates it, or replaces what is there.
+func (rs *Records) PublishLetter(ctx context.Context, h *Handle) error {
+	data, err := rs.Letter(h.Run)
+	if err != nil {
+		return err
+	}
+	owner := h.Run.Letter.Owner
+	expect := uint64(0)
+	for {
+		_, err := rs.Store.PutLetter(ctx, h.ID, owner, data, h.Run.Letter.ID, expect)
+		if !errors.Is(err, ErrConflict) {
+			return err
+		}
+		st, _, err := rs.Store.GetLetter(ctx, h.ID, owner)
+		switch {
+		case errors.Is(err, ErrNotFound):
+			expect = 0
+		case err != nil:
+			return err
+		case bytes.Equal(st.Data, data):
+			return nil
+		default:
+			expect = st.Seq
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+// RemoveLetter removes the message of a letter that the record does not have open any more. The record is read after the
+// message: a run that has ended anew meanwhile has its next letter at the same subject, and that one stays.
+func (rs *Records) RemoveLetter(ctx context.Context, id run.ID, owner string) error {
+	st, _, err := rs.Store.GetLetter(ctx, id, owner)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	h, err := rs.Load(ctx, id)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	if err == nil && h.Run.Letter != nil && h.Run.Letter.Open && h.Run.Letter.Owner == owner {
+		return nil
+	}
+	return rs.Store.DeleteLetter(ctx, st.Seq)
+}
