@@ -120,8 +120,13 @@ func (w *Worker) evidence(r *run.Run, facts []run.Fact) bool {
 	src := run.Source{By: w.ID, Random: w.Random(), At: w.Records.Now()}
 	changed := false
 	for _, f := range facts {
-		if f.Effect != nil && r.Reply(f.Intent.Dispatch, f.Effect.Reply, w.Tools, src) != run.Dropped {
-			changed = true
+		if f.Effect == nil {
+			continue
+		}
+		v := r.Reply(f.Intent.Dispatch, f.Effect.Reply, w.Tools, src)
+		changed = changed || v != run.Dropped
+		if v == run.Applied && f.Effect.Reply.OK {
+			w.Observe.DuplicatePrevented(f.Intent.Tool) // without the journal it would have been unknown, or sent again
 		}
 	}
 	for _, f := range facts {
