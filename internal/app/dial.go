@@ -30,6 +30,9 @@ func options(c Connection) []nats.Option {
 	if c.TLSCA != "" {
 		opts = append(opts, nats.RootCAs(c.TLSCA))
 	}
+	if c.Inbox != "" {
+		opts = append(opts, nats.CustomInboxPrefix(c.Inbox))
+	}
 	if c.TLSCert != "" {
 		opts = append(opts, nats.ClientCert(c.TLSCert, c.TLSKey))
 	}

@@ -42,7 +42,7 @@ func TestDefaults(t *testing.T) {
 	}
 	want := ExecutorConfig{
 		Process: Process{
-			Connection: Connection{NATS: "nats://127.0.0.1:4222"},
+			Connection: Connection{NATS: "nats://127.0.0.1:4222", Inbox: "_INBOX"},
 			Config:     "c.yaml", ID: host, Lease: 30 * time.Second, HTTP: "127.0.0.1:9464", Replicas: 1, RunRetention: 168 * time.Hour,
 			MaxRuns: 4_000_000, MaxJobs: 1_000_000, MaxLetters: 1_000_000, LogFormat: "text", LogLevel: "info",
 		},
@@ -64,6 +64,7 @@ func TestEveryFlagHasAVariable(t *testing.T) {
 		{"--nats", "NATS_URL", "nats://n:1,tls://m:2", "nats://o:1", "NATS", "nats://n:1,tls://m:2"},
 		{"--creds", "AGENTRUN_CREDS", file, "/none", "Creds", file},
 		{"--tls-ca", "AGENTRUN_TLS_CA", file, "/none", "TLSCA", file},
+		{"--inbox-prefix", "AGENTRUN_INBOX_PREFIX", "_INBOX_w", "_INBOX_x", "Inbox", "_INBOX_w"},
 		{"--config", "AGENTRUN_CONFIG", "x.yaml", "y.yaml", "Config", "x.yaml"},
 		{"--id", "AGENTRUN_ID", "w-1.example", "w-2", "ID", "w-1.example"},
 		{"--lease", "AGENTRUN_LEASE", "2s", "3s", "Lease", "2s"},
@@ -128,6 +129,7 @@ func TestBadUsageNamesFlagAndBound(t *testing.T) {
 		{[]string{"--tls-ca", "/no/such/file"}, []string{"--tls-ca", "/no/such/file"}},
 		{[]string{"--tls-cert", file}, []string{"--tls-cert", "--tls-key"}},
 		{[]string{"--tls-key", file}, []string{"--tls-cert", "--tls-key"}},
+		{[]string{"--inbox-prefix", "_INBOX.>"}, []string{"--inbox-prefix", "_INBOX.>"}},
 		{[]string{"--id", "a/b"}, []string{"--id", "a/b"}},
 		{[]string{"--id", ".."}, []string{"--id", ".."}},
 		{[]string{"--lease", "1"}, []string{"--lease"}},
