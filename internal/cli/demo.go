@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"github.com/agentrun/executor/internal/demo"
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/internal/terminal"
+	"github.com/agentrun/executor/pkg/client"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -140,8 +140,8 @@ func startStack(ctx context.Context, dir string, config []byte) (*stack, error) 
 func (s *stack) submit(ctx context.Context, data []byte, out *terminal.Printer) (*envelope.Outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, demoRun)
 	defer cancel()
-	var j job
-	if err := json.Unmarshal(data, &j); err != nil {
+	job, err := client.PrepareJSON(data)
+	if err != nil {
 		return nil, fmt.Errorf("the demo's job: %w", err)
 	}
 	nc, err := app.Dial(app.Connection{NATS: s.nats.URL()}, "agentrun demo")
@@ -149,15 +149,15 @@ func (s *stack) submit(ctx context.Context, data []byte, out *terminal.Printer) 
 		return nil, err
 	}
 	defer nc.Close()
-	show := func(o *seen) { out.Outcome(&o.Outcome) }
-	_, end, err := follow(ctx, nc, demo.Queue, &j, data, show, out.Status)
+	show := func(s *client.Outcome) { out.Outcome(&s.Outcome) }
+	result, err := await(ctx, nc, job, client.Options{Queue: demo.Queue, OnOutcome: show}, out)
 	if err != nil {
 		return nil, fmt.Errorf("waiting for the run to end: %w", err)
 	}
-	if end == nil {
+	if result.Run == nil {
 		return nil, nil
 	}
-	return &end.Outcome, nil
+	return &result.Run.Outcome, nil
 }
 
 // stop ends executor and reconciler, then NATS. It returns what they ended with.

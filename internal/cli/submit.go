@@ -1,9 +1,7 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,11 +9,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/app"
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/terminal"
+	"github.com/agentrun/executor/pkg/client"
 	"github.com/agentrun/executor/pkg/envelope"
 	agentrun "github.com/agentrun/executor/pkg/run"
 )
@@ -37,21 +34,8 @@ type submitCommand struct {
 	Timeout        time.Duration `name:"timeout" default:"15m" placeholder:"D" help:"How long to wait, connecting and publishing included."`
 }
 
-// jobBytesMax is the contract's bound on a job (§12).
-const jobBytesMax = 256 << 10
-
-// job is as much of a job as submit must know; the executor checks the rest.
-type job struct {
-	Schema string `json:"schema"`
-	Tenant string `json:"tenant"`
-	RunID  string `json:"run_id"`
-	More   bool   `json:"more"`
-	Steps  []struct {
-		Step string `json:"step"`
-	} `json:"steps"`
-}
-
-func (j *job) id() agentrun.ID { return agentrun.ID{Tenant: j.Tenant, Run: j.RunID} }
+// jobBytesMax is the contract's bound on a job (§11).
+const jobBytesMax = agentrun.MaxJobBytes
 
 // run publishes the job and, with --wait, follows it. It returns the exit code.
 func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
@@ -62,7 +46,7 @@ func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
 	if err != nil {
 		return app.ExitFailed, err
 	}
-	j, err := parseJob(data)
+	job, err := client.PrepareJSON(data)
 	if err != nil {
 		return app.ExitFailed, err
 	}
@@ -74,33 +58,73 @@ func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
 	}
 	defer nc.Close()
 	out := terminal.New(env.Stdout, env.Getenv)
+	options := client.Options{Queue: c.Queue, Traceparent: env.Getenv("TRACEPARENT")}
 	if !c.Wait {
-		seq, err := publish(ctx, nc, c.Queue, j, data)
-		if err != nil {
-			return app.ExitFailed, err
-		}
-		if out.Terminal() {
-			out.Line("published %s as message %d of queue %s", j.id(), seq, c.Queue)
-		} else {
-			out.Line(`{"tenant":%q,"run_id":%q,"queue":%q,"sequence":%d}`, j.Tenant, j.RunID, c.Queue, seq)
-		}
-		return app.ExitOK, nil
+		return app.ExitOK, publish(ctx, nc, job, options, out)
 	}
-	show := func(s *seen) {
+	options.OnOutcome = func(s *client.Outcome) {
 		if out.Terminal() {
 			out.Outcome(&s.Outcome)
 			return
 		}
-		out.Line("%s", s.raw)
+		out.Line("%s", s.Raw)
 	}
-	code, _, err := follow(ctx, nc, c.Queue, j, data, show, out.Status)
+	result, err := await(ctx, nc, job, options, out)
 	switch {
-	case errors.Is(err, errTimedOut), err != nil && errors.Is(context.Cause(ctx), errTimedOut):
-		return exitTimedOut, fmt.Errorf("no end of %s within %s (--timeout); it goes on without this command", j.id(), c.Timeout)
+	case err != nil && errors.Is(context.Cause(ctx), errTimedOut):
+		return exitTimedOut, fmt.Errorf("no end of %s within %s (--timeout); it goes on without this command", job.ID(), c.Timeout)
 	case err != nil && ctx.Err() != nil:
-		return app.ExitFailed, fmt.Errorf("stopped waiting for %s; it goes on without this command", j.id())
+		return app.ExitFailed, fmt.Errorf("stopped waiting for %s; it goes on without this command", job.ID())
+	case err != nil:
+		return app.ExitFailed, err
 	}
-	return code, err
+	return exitCode(result.Outcome), nil
+}
+
+// publish submits the job and prints where it is.
+func publish(ctx context.Context, nc *nats.Conn, job *client.Prepared, o client.Options, out *terminal.Printer) error {
+	c, err := client.New(nc)
+	if err != nil {
+		return err
+	}
+	receipt, err := c.Publish(ctx, job, o)
+	if err != nil {
+		return err
+	}
+	if out.Terminal() {
+		out.Line("published %s as message %d of queue %s", job.ID(), receipt.Sequence, receipt.Queue)
+		return nil
+	}
+	out.Line(`{"tenant":%q,"run_id":%q,"queue":%q,"sequence":%d}`, job.ID().Tenant, job.ID().Run, receipt.Queue, receipt.Sequence)
+	return nil
+}
+
+// await submits the job and waits for its answer; out shows meanwhile what is being waited for.
+func await(ctx context.Context, nc *nats.Conn, job *client.Prepared, o client.Options, out *terminal.Printer) (*client.Result, error) {
+	c, err := client.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	ended, shown := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(shown)
+		begun := time.Now()
+		for tick := time.NewTicker(time.Second); ; {
+			select {
+			case now := <-tick.C:
+				out.Status(fmt.Sprintf("waiting for %s, %s", job.ID(), now.Sub(begun).Round(time.Second)))
+			case <-ended:
+				tick.Stop()
+				out.Status("")
+				return
+			}
+		}
+	}()
+	defer func() {
+		close(ended)
+		<-shown
+	}()
+	return c.PublishAndWait(ctx, job, o)
 }
 
 var errTimedOut = errors.New("timed out")
@@ -109,7 +133,7 @@ func (c *submitCommand) check() error {
 	if err := c.Connection.Check(); err != nil {
 		return err
 	}
-	if !bus.IsIdentifier(c.Queue) {
+	if !agentrun.ValidID(c.Queue) {
 		return fmt.Errorf("--queue: %q is no queue name (letters, digits, _ and -, at most 64, the first a letter or digit)", c.Queue)
 	}
 	if c.Timeout <= 0 {
@@ -139,44 +163,6 @@ func (c *submitCommand) read(env app.Env) ([]byte, error) {
 		return nil, fmt.Errorf("the job is larger than %d bytes", jobBytesMax)
 	}
 	return data, nil
-}
-
-// parseJob checks what submit itself relies on.
-func parseJob(data []byte) (*job, error) {
-	var j job
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if err := dec.Decode(&j); err != nil {
-		return nil, fmt.Errorf("the job is not the JSON of a job: %w", err)
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, errors.New("the job is followed by more data; submit one job at a time")
-	}
-	switch {
-	case j.Schema != "agentrun.job/v1":
-		return nil, fmt.Errorf(`the job's schema is %q, must be "agentrun.job/v1"`, j.Schema)
-	case !bus.IsIdentifier(j.Tenant):
-		return nil, fmt.Errorf("the job's tenant %q is no identifier (letters, digits, _ and -, at most 64, the first a letter or digit)", j.Tenant)
-	case !bus.IsIdentifier(j.RunID):
-		return nil, fmt.Errorf("the job's run_id %q is no identifier (letters, digits, _ and -, at most 64, the first a letter or digit)", j.RunID)
-	}
-	return &j, nil
-}
-
-// publish puts the job on its subject and returns its sequence once the stream has it.
-func publish(ctx context.Context, nc *nats.Conn, queue string, j *job, data []byte) (uint64, error) {
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return 0, fmt.Errorf("publishing %s: %w", j.id(), err)
-	}
-	subject := bus.JobSubject(queue, j.id())
-	ack, err := js.Publish(ctx, subject, data)
-	if errors.Is(err, jetstream.ErrNoStreamResponse) {
-		return 0, fmt.Errorf("no stream takes %s: start an executor or a reconciler on this NATS server first, they make the streams", subject)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("publishing %s: %w; submit it again, a job that arrives twice is done once", j.id(), err)
-	}
-	return ack.Sequence, nil
 }
 
 // exitCode tells how a run or a step ended.

@@ -56,6 +56,10 @@ func standIn(t *testing.T, admin string) *fleet {
 	if f.js, err = jetstream.New(nc); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // an outcome can reach the command before its acknowledgement reaches the fleet
+		f.mu.Lock()
+		defer f.mu.Unlock()
+	})
 	if _, err := nc.Subscribe("agentrun.jobs.>", f.job); err != nil {
 		t.Fatal(err)
 	}
