@@ -38,7 +38,8 @@ var errNotOurs = errors.New("the lease is gone")
 
 // hold notes until when, on the clock that counts suspension, the lease is ours. Calls are cut off then, whatever the loop
 // waits for; what comes back is evidence.
-func (l *loop) hold(until time.Duration) {
+// sent is when the lease write was sent, read after the other clock.
+func (l *loop) hold(until time.Duration, sent time.Time) {
 	l.until.Store(int64(until))
 	if l.leased == nil || l.leased.Err() != nil {
 		l.leased, l.endLease = context.WithCancel(l.w.ctx)
@@ -47,7 +48,7 @@ func (l *loop) hold(until time.Duration) {
 		l.guard.Stop()
 	}
 	end := l.endLease
-	l.guard = time.AfterFunc(l.leaseLeft(), func() {
+	l.guard = time.AfterFunc(l.w.held()-time.Since(sent), func() {
 		if l.leaseLeft() <= 0 {
 			end()
 		}
@@ -63,6 +64,9 @@ func (l *loop) letGo() {
 		l.endLease()
 	}
 }
+
+// held is for how long after its write was sent a lease counts.
+func (w *Worker) held() time.Duration { return w.Lease - w.Lease/10 }
 
 func (l *loop) leaseLeft() time.Duration { return time.Duration(l.until.Load()) - l.w.Boot() }
 

@@ -16,10 +16,11 @@ type gates struct {
 	told   func(tool string, open bool)
 	mu     sync.Mutex
 	byTool map[string]*gate
+	parked map[*loop]bool // runs that hold no slot and wait for a tool
 }
 
 func newGates(limits func(string) Limits, told func(string, bool)) *gates {
-	return &gates{limits: limits, told: told, byTool: map[string]*gate{}}
+	return &gates{limits: limits, told: told, byTool: map[string]*gate{}, parked: map[*loop]bool{}}
 }
 
 // of returns the tool's gate.
@@ -42,6 +43,24 @@ func (g *gates) refresh() {
 	for tool, t := range g.byTool {
 		t.set(g.limits(tool))
 	}
+}
+
+// park notes that a run waits here without a slot; at most this many may. It is false for one too many.
+func (g *gates) park(l *loop, most int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.parked[l] && len(g.parked) >= most {
+		return false
+	}
+	g.parked[l] = true
+	return true
+}
+
+// unpark notes that a run has its slot, or has left.
+func (g *gates) unpark(l *loop) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.parked, l)
 }
 
 // gate lets calls of one tool through in the order in which they came.

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"slices"
+	"time"
 
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -117,6 +118,7 @@ func isClosed(ch <-chan struct{}) bool {
 func (l *loop) postpone(c *change, ready []string, now envelope.Time) {
 	r := l.h.Run
 	doubt := slices.ContainsFunc(r.Steps, func(s *run.Step) bool { return s.State == run.InDoubt })
+	room := l.parks(c)
 	for name, g := range l.grants {
 		if slices.ContainsFunc(c.starts, func(d *run.Dispatch) bool { return d.Step == name }) {
 			continue
@@ -128,7 +130,18 @@ func (l *loop) postpone(c *change, ready []string, now envelope.Time) {
 			l.drop(name)
 			continue
 		}
-		if g.has || g.told || s.State == run.InDoubt || l.h.Seq == 0 && !c.changed {
+		if g.has {
+			continue
+		}
+		if !room {
+			// Waiting in memory is bounded: this run is handed over, and is due again much later.
+			l.drop(name)
+			if r.Postpone(name, now.Add(l.later(s.Tool)), now) == run.Applied {
+				c.changed = true
+			}
+			continue
+		}
+		if g.told || s.State == run.InDoubt || l.h.Seq == 0 && !c.changed {
 			continue
 		}
 		if r.Postpone(name, now.Add(l.w.Lease), now) == run.Applied {
@@ -136,4 +149,23 @@ func (l *loop) postpone(c *change, ready []string, now envelope.Time) {
 			c.changed = true
 		}
 	}
+}
+
+// parks reports whether the run may wait here without a slot, if that is what it is about to do.
+func (l *loop) parks(c *change) bool {
+	if l.busy(c)+len(c.starts)+l.granted() > 0 || len(l.grants) == 0 {
+		l.w.gates.unpark(l)
+		return true
+	}
+	return l.w.gates.park(l, l.w.Concurrency)
+}
+
+// later is when a run is due again that found too many others waiting for its tool: the retry policy's longest delay.
+func (l *loop) later(name string) time.Duration {
+	tool, ok := l.w.Tools.Tool(name)
+	if !ok {
+		return l.w.Lease
+	}
+	const longest = 64 // failures: beyond every backoff
+	return max(tool.Retry.Delay(longest, l.w.Random()), l.w.Lease)
 }

@@ -24,6 +24,7 @@ type loop struct {
 	kick    chan struct{}
 
 	h        *record.Handle // nil: must be read
+	store    int64          // creation time of the store that it was read from, as Worker.store
 	fresh    bool           // the first delivery says that there is no record yet, so that none needs to be read
 	arrived  []Delivery     // to be taken into the record
 	holding  []Delivery     // taken in, to be answered when the run rests
@@ -35,11 +36,13 @@ type loop struct {
 	leased   context.Context
 	endLease context.CancelFunc
 	guard    *time.Timer
-	counted  bool      // a job that may kill its reader has been counted by this loop and may be read
-	signalAt time.Time // next in-progress signals
-	again    time.Time // when the run must be looked at again
-	woken    bool      // a wake has come: lookups that only an executor can make are made
-	cutOff   bool      // calls were cut off at the end of the drain time
+	counted  bool             // a job that may kill its reader has been counted by this loop and may be read
+	signalAt time.Time        // next in-progress signals
+	again    time.Time        // when the run must be looked at again
+	woken    bool             // a wake has come: lookups that only an executor can make are made
+	failing  time.Time        // since when the store gives errors
+	unsent   []run.DispatchID // started in a write that failed: the record may have them, and they were never sent
+	cutOff   bool             // calls were cut off at the end of the drain time
 }
 
 func newLoop(w *Worker, id run.ID) *loop {
@@ -110,10 +113,14 @@ func (l *loop) run() {
 		if err == nil {
 			err = l.advance()
 		}
+		if err != nil && l.persists(err) {
+			continue
+		}
 		if err != nil {
 			l.abort(err)
 			return
 		}
+		l.failing = time.Time{}
 		if len(l.calls) == 0 && len(l.grants) == 0 {
 			l.answer()
 			if l.w.leaving(l) {
@@ -130,6 +137,7 @@ func (l *loop) run() {
 func (l *loop) advance() error {
 	ctx := l.w.ctx
 	for {
+		l.moved()
 		if l.h == nil {
 			if err := l.open(ctx); err != nil {
 				return err
@@ -146,6 +154,9 @@ func (l *loop) advance() error {
 				continue
 			}
 			if err != nil {
+				for _, s := range c.starts {
+					l.unsent = append(l.unsent, s.ID) // written or not: they do not leave
+				}
 				return err
 			}
 			l.written(c)
@@ -164,6 +175,37 @@ func (l *loop) advance() error {
 			return nil
 		}
 	}
+}
+
+// persists: an error of the store is not an answer. Who knows something about a dispatch, or has one in flight, reads the
+// record and decides again, for two leases; after that others have settled it, and what is known waits in the journal.
+func (l *loop) persists(err error) bool {
+	if l.w.ctx.Err() != nil || len(l.calls) == 0 && len(l.unsent) == 0 {
+		return false
+	}
+	now := time.Now()
+	if l.failing.IsZero() {
+		l.failing = now
+	}
+	if now.Sub(l.failing) > 2*l.w.Lease {
+		return false
+	}
+	l.w.Log.Warn("run not brought forward, again soon", "tenant", l.id.Tenant, "run_id", l.id.Run, "error", err)
+	l.h, l.fresh = nil, false
+	sleep(l.w.ctx, 50*time.Millisecond+now.Sub(l.failing)/2)
+	return true
+}
+
+// moved: the store was made anew, and what the journal knows is restored into it. The record that this loop knew is void,
+// and what was taken into it is taken in again.
+func (l *loop) moved() {
+	store := l.w.store.Load()
+	if l.h != nil && l.store != store {
+		l.h, l.fresh, l.counted = nil, false, false
+		l.arrived = append(l.holding, l.arrived...)
+		l.holding = nil
+	}
+	l.store = store
 }
 
 // open reads the record, unless the delivery's own word makes it likely that there is none: then a refusal tells.

@@ -54,6 +54,11 @@ func (l *loop) decide(ctx context.Context) *change {
 		c.changed = true
 		l.cancelLost()
 	}
+	for _, d := range l.unsent {
+		if r.GiveBack(d, false, l.w.Tools, src) != run.Dropped {
+			c.changed = true
+		}
+	}
 	for _, res := range l.ended {
 		if l.apply(r, res, src) != run.Dropped {
 			c.changed = true
@@ -253,7 +258,13 @@ func (c *change) effects() []run.Entry {
 
 // save is the record's compare-and-set. A lease write counts from before it was sent.
 func (l *loop) save(ctx context.Context) error {
-	sent := l.w.Boot()
+	var boot time.Duration
+	var sent time.Time
+	lease := l.h.Run.Lease
+	mine := lease != nil && l.mine(lease.Holder)
+	if mine {
+		boot, sent = l.w.Boot(), time.Now()
+	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := l.w.Records.Save(ctx, l.h)
 		if errors.Is(err, record.ErrFull) {
@@ -269,8 +280,8 @@ func (l *loop) save(ctx context.Context) error {
 		break
 	}
 	l.w.Ready.Clear("records")
-	if lease := l.h.Run.Lease; lease != nil && l.mine(lease.Holder) {
-		l.hold(sent + l.w.Lease - l.w.Lease/10)
+	if mine {
+		l.hold(boot+l.w.held(), sent)
 	}
 	return nil
 }
@@ -338,6 +349,10 @@ func (l *loop) unchanged(ctx context.Context, c *change) error {
 }
 
 func (l *loop) took(c *change) {
+	for _, d := range l.unsent {
+		l.w.Journal.Later(run.Entry{Settled: d})
+	}
+	l.unsent = nil
 	l.holding = append(l.holding, l.arrived[:c.taken]...)
 	l.arrived = append(l.arrived[:0], l.arrived[c.taken:]...)
 	for _, res := range c.ended {

@@ -301,6 +301,7 @@ func (w *Worker) leaving(l *loop) bool {
 		return false
 	}
 	delete(w.loops, l.id)
+	w.gates.unpark(l)
 	return true
 }
 
