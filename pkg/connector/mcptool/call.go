@@ -40,29 +40,44 @@ type tool struct {
 // CheckArgs implements connector.Transport: any object is arguments.
 func (*tool) CheckArgs(map[string]any) (string, bool) { return "", true }
 
-// RoundTrip implements connector.Transport.
+// RoundTrip implements connector.Transport. A server that has died is often only found out by writing to it: if nothing
+// could be written, the call goes to its successor.
 func (t *tool) RoundTrip(ctx context.Context, r *connector.Request) connector.Response {
+	out, dead := t.once(ctx, r)
+	if dead {
+		out, _ = t.once(ctx, r)
+	}
+	return out
+}
+
+// once sends at most one request. dead: nothing has left, because the session had ended.
+func (t *tool) once(ctx context.Context, r *connector.Request) (out connector.Response, dead bool) {
 	s, err := t.server.acquire(ctx)
 	if err != nil {
-		return connector.Response{Failure: connector.NotSent}
+		return connector.Response{Failure: connector.NotSent}, false
 	}
 	defer s.release()
 	offer := s.offer(t.name)
 	if offer != nil && t.effect == envelope.Read && offer.Changes() {
 		return connector.Response{Fault: &connector.Fault{
 			Code: CodeNotReadOnly, Category: envelope.Conflict, CommitState: envelope.NotCommitted,
-		}}
+		}}, false
 	}
 	d := newDispatch(methodCall, r.BodyMax, func() bool { return ctx.Err() == nil && r.Leave() })
 	callCtx, cancel := context.WithCancel(withDispatch(ctx, d))
 	defer cancel()
 	go func() {
 		// The SDK's result is not looked at: the wire has the real one.
-		_, _ = s.CallTool(callCtx, t.params(r))
+		_, err := s.CallTool(callCtx, t.params(r))
 		d.fail(connector.NoReply)
+		if errors.Is(err, mcp.ErrConnectionClosed) {
+			s.retire()
+		}
 	}()
 	select {
 	case <-d.end:
+	case <-s.wire.gone:
+		d.fail(connector.NoReply)
 	case <-ctx.Done():
 		d.fail(silence(ctx))
 		if d.hasLeft() && !errors.Is(ctx.Err(), context.Canceled) {
@@ -73,7 +88,12 @@ func (t *tool) RoundTrip(ctx context.Context, r *connector.Request) connector.Re
 	if lost {
 		s.retire()
 	}
-	return out
+	if out.Failure == connector.NotSent && t.server.client == nil && !d.wasRefused() && ctx.Err() == nil {
+		// A pipe that takes nothing is a server that is gone.
+		s.retire()
+		return out, true
+	}
+	return out, false
 }
 
 func (t *tool) params(r *connector.Request) *mcp.CallToolParams {

@@ -18,6 +18,7 @@ type dispatch struct {
 
 	mu      sync.Mutex
 	over    bool // nothing may leave any more
+	refused bool // ask has said no
 	left    bool // something may have left
 	settled bool
 	end     chan struct{} // closed once settled
@@ -51,12 +52,22 @@ func dispatchOf(ctx context.Context) *dispatch {
 func (d *dispatch) leave() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.over || (d.ask != nil && !d.ask()) {
-		d.over = true
+	if d.over {
+		return false
+	}
+	if d.ask != nil && !d.ask() {
+		d.over, d.refused = true, true
 		return false
 	}
 	d.left = true
 	return true
+}
+
+// wasRefused reports whether the caller's last check has said no.
+func (d *dispatch) wasRefused() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.refused
 }
 
 // stayed takes leave back: the write failed before a single byte.

@@ -33,6 +33,7 @@ type peer struct {
 	mu       sync.Mutex
 	script   connectortest.Script
 	tools    string                                      // what tools/list says
+	list     func(m message) string                      // wins over tools if set
 	handle   func(w http.ResponseWriter, m message) bool // of tools/call; wins over script if it returns true
 	rejected int                                         // status for calls of an unknown session; 0: sessions are not used
 	session  string
@@ -51,6 +52,9 @@ const relayVariable = "MCPTOOL_RELAY"
 func TestMain(m *testing.M) {
 	if addr := os.Getenv(relayVariable); addr != "" {
 		os.Exit(relay(addr))
+	}
+	if _, is := os.LookupEnv(flawVariable); is {
+		os.Exit(flawed(os.Getenv(flawVariable)))
 	}
 	os.Exit(m.Run())
 }
@@ -138,7 +142,7 @@ func (p *peer) serve(w http.ResponseWriter, r *http.Request) {
 	var m message
 	_ = json.Unmarshal(body, &m)
 	p.mu.Lock()
-	script, handle, tools, rejected, session := p.script, p.handle, p.tools, p.rejected, p.session
+	script, handle, tools, list, rejected, session := p.script, p.handle, p.tools, p.list, p.rejected, p.session
 	p.methods = append(p.methods, m.Method)
 	p.mu.Unlock()
 	if rejected != 0 {
@@ -155,6 +159,8 @@ func (p *peer) serve(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusAccepted)
 	case m.Method == "initialize":
 		answer(w, m, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"peer","version":"1"}}`)
+	case m.Method == "tools/list" && list != nil:
+		answer(w, m, list(m))
 	case m.Method == "tools/list":
 		answer(w, m, tools)
 	case m.Method == "tools/call":

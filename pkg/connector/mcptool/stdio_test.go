@@ -1,0 +1,295 @@
+package mcptool_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/connector/connectortest"
+	"github.com/agentrun/executor/pkg/connector/mcptool"
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+// The test binary is also a stdio server with a flaw, named by flawVariable. It appends what it reads to the file that
+// logVariable names, its process id first.
+const (
+	flawVariable = "MCPTOOL_FLAW"
+	logVariable  = "MCPTOOL_LOG"
+)
+
+func flawed(flaw string) int {
+	log, err := os.OpenFile(os.Getenv(logVariable), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 1
+	}
+	defer log.Close()
+	fmt.Fprintf(log, "started %d\n", os.Getpid())
+	switch flaw {
+	case "dies at once":
+		return 1
+	case "never begins":
+		select {}
+	case "logs to standard output":
+		fmt.Println("server is starting")
+	}
+	in := bufio.NewReader(os.Stdin)
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return 0
+		}
+		var m message
+		if json.Unmarshal([]byte(line), &m) != nil {
+			return 1
+		}
+		fmt.Fprintln(log, m.Method)
+		if answerFlawed(flaw, &m) {
+			continue
+		}
+		switch flaw {
+		case "stops reading", "hangs":
+			select {}
+		case "dies in the call":
+			return 1
+		case "is killed in the call":
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		case "says too much":
+			for {
+				if _, err := os.Stdout.WriteString(strings.Repeat("x", 1<<20)); err != nil {
+					return 1
+				}
+			}
+		case "talks without end":
+			for {
+				if _, err := fmt.Println(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`); err != nil {
+					return 1
+				}
+			}
+		}
+	}
+}
+
+// answerFlawed answers what is not the flaw.
+func answerFlawed(flaw string, m *message) bool {
+	result := ""
+	switch m.Method {
+	case "initialize":
+		result = `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"flawed","version":"1"}}`
+	case "tools/list":
+		result = `{"tools":[]}`
+		if flaw == "stops reading" {
+			fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n", m.ID, result)
+			return false
+		}
+	case "tools/call":
+		if !strings.Contains(string(m.Params), `"good"`) {
+			return false
+		}
+		result = `{"content":[]}`
+	default:
+		if len(m.ID) > 0 {
+			fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32601,\"message\":\"no\"}}\n", m.ID)
+		}
+		return true
+	}
+	fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n", m.ID, result)
+	return true
+}
+
+type flawedServer struct {
+	kind *mcptool.Kind
+	log  string
+}
+
+func newFlawed(t *testing.T, flaw string) *flawedServer {
+	t.Helper()
+	s := &flawedServer{log: filepath.Join(t.TempDir(), "log")}
+	s.kind = mcptool.New(map[string]connector.MCPServerSpec{"billing": {
+		Command: []string{os.Args[0]}, Env: map[string]string{flawVariable: flaw, logVariable: s.log},
+	}})
+	t.Cleanup(s.kind.Close)
+	return s
+}
+
+func (s *flawedServer) call(t *testing.T, timeout time.Duration, args string) envelope.Reply {
+	t.Helper()
+	tool := compile(t, &peer{kind: s.kind}, envelope.Write, func(sp *connector.Spec) { sp.Timeout = timeout })
+	return tool.Caller.Call(t.Context(), call(args))
+}
+
+func (s *flawedServer) logged(t *testing.T) (lines []string, pids []int) {
+	t.Helper()
+	b, err := os.ReadFile(s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		line = strings.TrimSpace(line)
+		if pid, ok := strings.CutPrefix(line, "started "); ok {
+			n, err := strconv.Atoi(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, n)
+			continue
+		}
+		lines = append(lines, line)
+	}
+	return lines, pids
+}
+
+func count(lines []string, what string) (n int) {
+	for _, l := range lines {
+		if l == what {
+			n++
+		}
+	}
+	return n
+}
+
+// gone waits until a process has ended.
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	for begun := time.Now(); ; {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if _, rest, _ := strings.Cut(string(b), ") "); err != nil || strings.HasPrefix(rest, "Z") {
+			return
+		}
+		if time.Since(begun) > 15*time.Second {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			t.Fatalf("process %d lives on", pid)
+		}
+	}
+}
+
+func TestServerThatNeverBegins(t *testing.T) {
+	for _, flaw := range []string{"dies at once", "never begins", "logs to standard output"} {
+		t.Run(flaw, func(t *testing.T) {
+			s := newFlawed(t, flaw)
+			for range 2 {
+				if got := s.call(t, 500*time.Millisecond, `{}`); !got.NotSent || got.Row.Code != envelope.CodeUpstreamUnavailable {
+					t.Fatalf("got %+v", got)
+				}
+			}
+			s.kind.Close()
+			lines, pids := s.logged(t)
+			if n := count(lines, "tools/call"); n != 0 {
+				t.Errorf("%d calls", n)
+			}
+			for _, pid := range pids {
+				gone(t, pid)
+			}
+		})
+	}
+}
+
+func TestServerThatCannotBeStarted(t *testing.T) {
+	kind := mcptool.New(map[string]connector.MCPServerSpec{"billing": {Command: []string{"/nonexistent/server"}}})
+	t.Cleanup(kind.Close)
+	if got := compile(t, &peer{kind: kind}, envelope.Write, nil).Caller.Call(t.Context(), call(`{}`)); !got.NotSent {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// A server that breaks in the middle of a call has lost it, once; the next call starts another server.
+func TestServerThatBreaks(t *testing.T) {
+	for _, flaw := range []string{"dies in the call", "is killed in the call", "says too much"} {
+		t.Run(flaw, func(t *testing.T) {
+			s := newFlawed(t, flaw)
+			if got := s.call(t, 20*time.Second, `{}`); !got.NoReply || got.NotSent || got.Row.Code != envelope.CodeOutcomeUnknown {
+				t.Fatalf("got %+v", got)
+			}
+			if got := s.call(t, 20*time.Second, `{"good":1}`); !got.OK {
+				t.Fatalf("the next call: %+v", got)
+			}
+			s.kind.Close()
+			lines, pids := s.logged(t)
+			if n := count(lines, "tools/call"); n != 2 || len(pids) != 2 {
+				t.Errorf("two calls were %d, at %d servers", n, len(pids))
+			}
+			for _, pid := range pids {
+				gone(t, pid)
+			}
+		})
+	}
+}
+
+// A server that was killed between two calls is found out before anything of the second has left, or the second is lost;
+// it is sent at most once.
+func TestServerThatDiedMeanwhile(t *testing.T) {
+	s := newFlawed(t, "")
+	for i := range 10 {
+		got := s.call(t, 20*time.Second, `{"good":1}`)
+		if !got.OK && !got.NoReply && !got.NotSent {
+			t.Fatalf("call %d: %+v", i, got)
+		}
+		_, pids := s.logged(t)
+		_ = syscall.Kill(pids[len(pids)-1], syscall.SIGKILL)
+	}
+	if lines, _ := s.logged(t); count(lines, "tools/call") > 10 {
+		t.Errorf("10 calls were %d", count(lines, "tools/call"))
+	}
+}
+
+// A call that a hung server lets run out of time is lost. The server does not answer a ping either, and is replaced.
+func TestServerThatHangs(t *testing.T) {
+	s := newFlawed(t, "hangs")
+	if got := s.call(t, 200*time.Millisecond, `{}`); !got.NoReply || got.Row.Code != envelope.CodeOutcomeUnknown {
+		t.Fatalf("got %+v", got)
+	}
+	_, pids := s.logged(t)
+	gone(t, pids[0])
+	if got := s.call(t, 20*time.Second, `{"good":1}`); !got.OK {
+		t.Fatalf("the next call: %+v", got)
+	}
+}
+
+// A server that does not read holds up a call that does not fit into the pipe; what was cut off has broken the stream.
+func TestServerThatStopsReading(t *testing.T) {
+	s := newFlawed(t, "stops reading")
+	big := `{"a":"` + strings.Repeat("x", 1<<20) + `"}`
+	if got := s.call(t, 500*time.Millisecond, big); !got.NoReply || got.NotSent {
+		t.Fatalf("cut off in the middle: %+v", got)
+	}
+	_, pids := s.logged(t)
+	gone(t, pids[0])
+	// The pipe of the next one is filled by a call that fits into it; of the one after that nothing can be written.
+	fits := `{"a":"` + strings.Repeat("x", 65000) + `"}`
+	if got := s.call(t, 300*time.Millisecond, fits); !got.NoReply || got.NotSent {
+		t.Fatalf("in the pipe, never read: %+v", got)
+	}
+}
+
+func TestServerThatTalksWithoutEnd(t *testing.T) {
+	s := newFlawed(t, "talks without end")
+	if got := s.call(t, 300*time.Millisecond, `{}`); !got.NoReply || got.NotSent {
+		t.Fatalf("got %+v", got)
+	}
+}
+
+// Close ends the calls in flight and the servers, also those that do not end by themselves.
+func TestCloseInFlight(t *testing.T) {
+	for _, stdio := range []bool{true, false} {
+		p := newPeer(t, func(p *peer) { p.stdio = stdio })
+		p.Script(connectortest.Script{Do: connectortest.Hang})
+		done := make(chan envelope.Reply, 1)
+		tool := compile(t, p, envelope.Write, nil)
+		go func() { done <- tool.Caller.Call(t.Context(), call(`{}`)) }()
+		<-p.arrived
+		p.kind.Close()
+		if got := <-done; !got.NoReply || got.NotSent {
+			t.Errorf("stdio %v: %+v", stdio, got)
+		}
+		if got := tool.Caller.Call(t.Context(), call(`{}`)); !got.NotSent {
+			t.Errorf("stdio %v, after: %+v", stdio, got)
+		}
+	}
+}
