@@ -132,8 +132,11 @@ func TestPostpone(t *testing.T) {
 		t.Error("postponing makes an outcome or an attempt")
 	}
 	d.check()
-	if n := d.r.Next(d.now); n.Ready != nil || n.At != d.now.Add(time.Second) {
+	if n := d.r.Next(d.now); n.Ready != nil || !slices.Equal(n.Postponed, []string{"a"}) || n.At != d.now.Add(time.Second) {
 		t.Errorf("%+v", n)
+	}
+	if n := d.r.Next(d.now.Add(time.Second)); !slices.Equal(n.Ready, []string{"a"}) || n.Postponed != nil {
+		t.Errorf("when its time has come: %+v", n)
 	}
 	d.call("a", fails(envelope.CodeUpstreamUnavailable, envelope.Read)) // whoever postponed it starts it as soon as it can
 	// A step that waits for its next attempt has no turn yet: postponing must not bring it forward.

@@ -11,6 +11,9 @@ import (
 type Need struct {
 	// Ready are the steps whose turn has come, in order. Each may be dispatched beside the others.
 	Ready []string
+	// Postponed are the steps whose turn has come and that wait for a slot or token of their tool: whoever has it may start
+	// them, although the record names a later time for everyone else.
+	Postponed []string
 	// At is when the run must be looked at again if nothing else happens: a waiting attempt, a resend, the deadline. Zero
 	// once the run has ended.
 	At Time
@@ -44,9 +47,12 @@ func (r *Run) Next(now Time) Need {
 		}
 		if at <= now {
 			n.Ready = append(n.Ready, s.Name)
-		} else if at < n.At {
-			n.At = at
+			continue
 		}
+		if s.Postponed {
+			n.Postponed = append(n.Postponed, s.Name)
+		}
+		n.At = min(n.At, at)
 	}
 	return n
 }
