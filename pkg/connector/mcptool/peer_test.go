@@ -53,6 +53,9 @@ func TestMain(m *testing.M) {
 	if addr := os.Getenv(relayVariable); addr != "" {
 		os.Exit(relay(addr))
 	}
+	if os.Getenv(sdkVariable) != "" {
+		os.Exit(sdkStdio())
+	}
 	if _, is := os.LookupEnv(flawVariable); is {
 		os.Exit(flawed(os.Getenv(flawVariable)))
 	}
@@ -112,6 +115,12 @@ func newPeer(t testing.TB, edit func(*peer)) *peer {
 		}
 	}}
 	p.wg.Go(func() { _ = server.Serve(l) })
+	if p.stdio {
+		// A process takes its time to start; what is measured is the call.
+		if _, err := p.kind.List(t.Context(), "billing"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	t.Cleanup(func() {
 		close(p.done)
 		p.kind.Close()
