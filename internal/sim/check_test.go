@@ -34,6 +34,13 @@ func (w *world) checkSave(who string, id run.ID, old, st *storedRun) {
 	w.checkStarts(id, before, r)
 	w.checkDoubts(before, r)
 	w.checkEpisode(id, before, r)
+	if r.End != nil {
+		for _, s := range r.Steps {
+			if s.State == run.Executing || s.State == run.InDoubt || s.Unsettled && (s.State == run.Ready || s.State == run.Waiting) {
+				w.violated(run.RuleOneEnd, "%s ended %s while %s is %s (unsettled %v)", id.Run, r.End.Outcome, s.Name, s.State, s.Unsettled)
+			}
+		}
+	}
 	for _, e := range r.Effects {
 		if w.ledger(id, e.Step) == 0 {
 			w.violated(run.RuleProvenOK, "completed effects have %s, the provider did not do it", e.Step)
@@ -59,7 +66,7 @@ func (w *world) checkStarts(id run.ID, old, r *run.Run) {
 		if old.End != nil || old.Decided != nil && !undone(old) {
 			w.violated(run.RuleOneEnd, "%s of %s starts after the end was decided", s.Name, id.Run)
 		}
-		if o.State == run.Executing {
+		if o.State == run.Executing && s.Effect == envelope.Write && w.mayBeDone(o.Dispatch) {
 			w.violated(run.RuleNoBlindRepeat, "%s of %s starts again while %s executes", s.Name, id.Run, w.name(o.Dispatch))
 		}
 		if o.State == run.InDoubt && !o.Doubt.Resend {
@@ -71,6 +78,16 @@ func (w *world) checkStarts(id run.ID, old, r *run.Run) {
 			}
 		}
 	}
+}
+
+// mayBeDone: the dispatch was sent, and it is done or may still be.
+func (w *world) mayBeDone(d run.DispatchID) bool {
+	for _, f := range w.flights {
+		if f.ID == d && (f.committed || f.mayCommit()) && w.tools[f.Tool].IdempotentFor == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // undone: the step that decided the end has been proven done before the end: the run is as open as before.
@@ -233,6 +250,11 @@ func takenIn(r *run.Run, m *message) bool {
 
 // settled reports whether nothing is owed by anybody any more.
 func (w *world) settled() bool {
+	for _, e := range w.executors {
+		if e.puller == nil || e.life.isDead() {
+			return false // it has not settled its journal
+		}
+	}
 	for _, m := range w.messages {
 		if !m.gone {
 			return false
@@ -289,11 +311,40 @@ func (w *world) checkEnd() {
 			w.checkStepEnd(id, r, s)
 		}
 	}
+	for _, e := range w.executors {
+		for _, f := range e.disk.known() {
+			w.checkKnown(f)
+		}
+	}
 	for _, m := range w.messages {
 		if !m.gone {
 			w.violated(run.RuleNothingVanishes, "%s stays in the queue", describe(m))
 		}
 	}
+}
+
+// checkKnown: what a journal that was not lost has as done has reached its record. (A tool under verify.always is not taken
+// at its word.)
+func (w *world) checkKnown(f run.Fact) {
+	st := w.runs[run.ID{Tenant: f.Intent.Tenant, Run: f.Intent.RunID}]
+	if f.Effect == nil || !f.Effect.Reply.OK || st == nil {
+		return
+	}
+	s := st.run.Step(f.Intent.Step)
+	if v := w.tools[f.Intent.Tool].Verify; s == nil || s.State == run.Done || v != nil && v.Always {
+		return
+	}
+	for _, e := range st.run.Effects {
+		if e.Step == s.Name {
+			return
+		}
+	}
+	for _, k := range st.run.Evidence {
+		if k.Dispatch == f.Intent.Dispatch {
+			return
+		}
+	}
+	w.violated(run.RuleNothingVanishes, "a journal knows that %s did %s, its record does not", w.name(f.Intent.Dispatch), s.Name)
 }
 
 func (w *world) checkStepEnd(id run.ID, r *run.Run, s *run.Step) {

@@ -19,6 +19,8 @@ type disk interface {
 	close()
 	// intended reports whether the intent of a dispatch is durable.
 	intended(d run.DispatchID) bool
+	// known are all facts; no call of another process may run meanwhile.
+	known() []run.Fact
 	// wipe loses everything, and the journal's name with it.
 	wipe()
 }
@@ -53,6 +55,14 @@ func (m *memory) wipe() {
 func (m *memory) intended(d run.DispatchID) bool {
 	f := m.facts[d]
 	return f != nil && f.Intent.Step != ""
+}
+
+func (m *memory) known() []run.Fact {
+	var out []run.Fact
+	for _, d := range m.order {
+		out = append(out, *m.facts[d])
+	}
+	return out
 }
 
 func (m *memory) Write(_ context.Context, entries ...run.Entry) error {
@@ -157,6 +167,20 @@ func (b *boltFile) close() {
 }
 
 func (b *boltFile) wipe() { panic("sim: a real journal is not wiped") }
+
+func (b *boltFile) known() []run.Fact {
+	var out []run.Fact
+	if b.j == nil {
+		return nil
+	}
+	if err := b.j.Facts(func(f run.Fact) error {
+		out = append(out, f)
+		return nil
+	}); err != nil {
+		b.t.Errorf("read journal: %v", err)
+	}
+	return out
+}
 
 func (b *boltFile) intended(d run.DispatchID) bool {
 	f, ok, err := b.j.Get(d)

@@ -88,6 +88,7 @@ var scenarios = []scenario{
 		name: "unknown-late", jobs: []string{oneStep("write")}, ends: envelope.OK,
 		behave: first("s1", func(*run.Dispatch) conduct { return conduct{late: true} }),
 	},
+	{name: "no-lookup", jobs: []string{oneStep("none")}, behave: swift, ends: envelope.OK},
 	{name: "verify-always", jobs: []string{oneStep("always")}, behave: swift, ends: envelope.OK},
 	{
 		name: "resend-with-key", jobs: []string{oneStep("keyed")}, ends: envelope.OK,

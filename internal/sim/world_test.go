@@ -5,9 +5,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"sort"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,31 +49,48 @@ func TestWorld(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	total := tally{}
-	for seed := first; seed < first+uint64(n); seed++ {
-		synctest.Test(t, func(t *testing.T) {
-			w := playSeed(t, seed)
-			total.add(w)
-			if *traceFlag {
-				fmt.Fprintln(os.Stderr, w.report())
-			}
-			if w.broken != "" {
-				t.Errorf("seed %d (make sim SEED=%d N=1): %s", seed, seed, w.report())
-			}
-		})
-		if t.Failed() {
-			return
+	var total tally
+	var next atomic.Uint64
+	next.Store(first)
+	t.Run("seeds", func(t *testing.T) {
+		for lane := range runtime.GOMAXPROCS(0) {
+			t.Run(fmt.Sprint(lane), func(t *testing.T) {
+				t.Parallel()
+				for !total.failed.Load() {
+					seed := next.Add(1) - 1
+					if seed >= first+uint64(n) {
+						return
+					}
+					synctest.Test(t, func(t *testing.T) { total.play(t, seed) })
+				}
+			})
 		}
+	})
+	t.Logf("%d seeds from %d in %s: %s", n, first, time.Since(began).Round(time.Millisecond), &total)
+}
+
+func (a *tally) play(t *testing.T, seed uint64) {
+	w := playSeed(t, seed)
+	a.add(w)
+	if *traceFlag {
+		fmt.Fprintln(os.Stderr, w.report())
 	}
-	t.Logf("%d seeds from %d in %s: %s", n, first, time.Since(began).Round(time.Millisecond), total)
+	if w.broken != "" {
+		a.failed.Store(true)
+		t.Errorf("seed %d (make sim SEED=%d N=1): %s", seed, seed, w.report())
+	}
 }
 
 // tally counts what the worlds met: a simulation in which nothing happens proves nothing.
 type tally struct {
+	failed                                        atomic.Bool
+	mu                                            sync.Mutex
 	runs, calls, deaths, unknown, resolved, sends int
 }
 
 func (a *tally) add(w *world) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.runs += len(w.runs)
 	a.calls += w.calls
 	a.sends += len(w.flights)
@@ -86,7 +106,7 @@ func (a *tally) add(w *world) {
 	}
 }
 
-func (a tally) String() string {
+func (a *tally) String() string {
 	return fmt.Sprintf("%d runs, %d seam calls, %d requests, %d deaths, %d lookups, %d calls of operators", a.runs, a.calls, a.sends, a.deaths, a.unknown, a.resolved)
 }
 
