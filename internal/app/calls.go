@@ -22,10 +22,14 @@ func (t *live) Call(ctx context.Context, d *run.Dispatch, info worker.CallInfo) 
 		// A reload has taken the tool away since the step began: nothing was sent.
 		return envelope.Reply{NotSent: true, Row: envelope.RowFor(envelope.CodeUnknownTool, d.Effect)}
 	}
-	return tool.Caller.Call(ctx, &connector.Call{
+	c := &connector.Call{
 		Tenant: info.ID.Tenant, RunID: info.ID.Run, Step: d.Step, OperationRef: d.Ref, IdempotencyKey: d.Key,
 		Attempt: d.Attempt, Args: d.Args, Traceparent: info.Trace, Last: info.Last,
-	})
+	}
+	if t.tracer != nil {
+		return t.call(ctx, tool, d, info, c)
+	}
+	return tool.Caller.Call(ctx, c)
 }
 
 func (t *live) Lookup(ctx context.Context, id run.ID, l *run.Lookup, trace string) (envelope.Lookup, bool) {
@@ -33,10 +37,14 @@ func (t *live) Lookup(ctx context.Context, id run.ID, l *run.Lookup, trace strin
 	if !ok || tool.Looker == nil {
 		return envelope.Lookup{}, false
 	}
-	return tool.Looker.Lookup(ctx, &connector.Call{
+	c := &connector.Call{
 		Tenant: id.Tenant, RunID: id.Run, Step: l.Step, OperationRef: l.Ref, IdempotencyKey: l.Key,
 		Attempt: l.Attempt, Args: l.Args, Traceparent: trace,
-	}), true
+	}
+	if t.tracer != nil {
+		return t.lookup(ctx, tool, id, l, c), true
+	}
+	return tool.Looker.Lookup(ctx, c), true
 }
 
 func (t *live) Limits(name string) worker.Limits {

@@ -61,6 +61,7 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	}
 	kinds.use(conn.NATS())
 	tools := newLive(box)
+	defer p.traced(ctx, "agentrun-executor", &c.Process, tools)()
 	w := newWorker(&c, p, conn, j, tools)
 	tools.executors = greet(ctx, conn, uuid.NewString(), p.log, w.Refresh).executors
 	go tools.follow(ctx, &c.Process, p.log, w.Refresh, kinds)

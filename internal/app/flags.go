@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/trace"
 	"github.com/agentrun/executor/pkg/connector"
 )
 
@@ -56,6 +57,7 @@ type Seams struct {
 	OnReady func(httpAddr string)            // called once, when the process is ready; may be nil
 	Reload  <-chan struct{}                  // each message reloads the config file; may be nil
 	Tools   []*connector.Tool                // of the program itself, beside those of the config file
+	Tracer  *trace.Tracer                    // shows calls in traces, and stays the caller's; nil: as the environment says
 }
 
 // ExecutorConfig is executor serve's flags.

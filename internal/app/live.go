@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/trace"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -14,6 +15,7 @@ type live struct {
 	current atomic.Pointer[loaded]
 	// executors is how many executors share a fleet-wide rate; at least 1.
 	executors func() int
+	tracer    *trace.Tracer // nil: no traces
 }
 
 type loaded struct {

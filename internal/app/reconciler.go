@@ -43,6 +43,7 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	}
 	kinds.use(conn.NATS())
 	tools := newLive(box)
+	defer p.traced(ctx, "agentrun-reconciler", &c.Process, tools)()
 	go tools.follow(ctx, &c.Process, p.log, func() {}, kinds)
 	records, index := newRecords(conn, &c.Process, tools), newIndex(p, conn)
 	rc := reconcile.New(reconcile.Config{
