@@ -117,14 +117,14 @@ func distinctSubjects(out []Outgoing, start int) int {
 }
 
 func (o *Outgoing) message(expect uint64) *nats.Msg {
-	h := make(nats.Header, 4)
-	h[headerExpect] = []string{strconv.FormatUint(expect, 10)}
-	h[headerN] = []string{strconv.Itoa(o.N)}
-	h[headerRun] = []string{strconv.FormatUint(o.First, 10)}
+	h := newHeaders(4)
+	h.set(headerExpect, strconv.FormatUint(expect, 10))
+	h.set(headerN, strconv.Itoa(o.N))
+	h.set(headerRun, strconv.FormatUint(o.First, 10))
 	if o.Traceparent != "" {
-		h[headerTraceparent] = []string{o.Traceparent}
+		h.set(headerTraceparent, o.Traceparent)
 	}
-	return &nats.Msg{Subject: ResultSubject(o.ID, o.Scope), Header: h, Data: o.Data}
+	return &nats.Msg{Subject: ResultSubject(o.ID, o.Scope), Header: h.of, Data: o.Data}
 }
 
 // confirm waits until the outcome is in the stream; a refusal is settled by the subject's last message.

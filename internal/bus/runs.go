@@ -37,28 +37,43 @@ type RecordHeader struct {
 }
 
 func (h RecordHeader) nats(expect uint64) nats.Header {
-	out := make(nats.Header, 8)
-	out[headerExpect] = []string{strconv.FormatUint(expect, 10)}
-	out[headerState] = []string{h.State}
+	out := newHeaders(8)
+	out.set(headerExpect, strconv.FormatUint(expect, 10))
+	out.set(headerState, h.State)
 	if !h.Due.IsZero() {
-		out[headerDue] = []string{strconv.FormatInt(h.Due.UnixMilli(), 10)}
+		out.set(headerDue, strconv.FormatInt(h.Due.UnixMilli(), 10))
 	}
 	if h.Lease != "" {
-		out[headerLease] = []string{h.Lease}
+		out.set(headerLease, h.Lease)
 	}
 	if h.Workflow != "" {
-		out[headerWorkflow] = []string{h.Workflow}
+		out.set(headerWorkflow, h.Workflow)
 	}
 	if h.Episode > 0 {
-		out[headerEpisode] = []string{strconv.Itoa(h.Episode)}
+		out.set(headerEpisode, strconv.Itoa(h.Episode))
 	}
 	if h.Letter != "" {
-		out[headerLetter] = []string{h.Letter}
+		out.set(headerLetter, h.Letter)
 	}
 	if h.TTL > 0 {
-		out[headerTTL] = []string{strconv.FormatInt(int64((h.TTL+time.Second-1)/time.Second), 10)}
+		out.set(headerTTL, strconv.FormatInt(int64((h.TTL+time.Second-1)/time.Second), 10))
 	}
-	return out
+	return out.of
+}
+
+// headers collects single values, which share one array.
+type headers struct {
+	of     nats.Header
+	values []string
+}
+
+func newHeaders(most int) *headers {
+	return &headers{of: make(nats.Header, most), values: make([]string, 0, most)}
+}
+
+func (h *headers) set(key, value string) {
+	h.values = append(h.values, value)
+	h.of[key] = h.values[len(h.values)-1 : len(h.values) : len(h.values)]
 }
 
 func parseRecordHeader(h nats.Header) RecordHeader {

@@ -217,7 +217,9 @@ func (c *Conn) ensureStream(ctx context.Context, name string, cfg Config, update
 	stream, err := c.js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		// Several processes start at once: the same config made by another is a success here too.
-		if _, err = c.js.CreateStream(ctx, cfg.stream(name, nil)); err == nil {
+		made := cfg.stream(name, nil)
+		made.FirstSeq = firstSequence(time.Now())
+		if _, err = c.js.CreateStream(ctx, made); err == nil {
 			c.log.Info("stream made", "stream", name)
 			c.signal(&c.made)
 			return nil
@@ -245,6 +247,12 @@ func (c *Conn) ensureStream(ctx context.Context, name string, cfg Config, update
 	c.log.Info("stream updated", "stream", name)
 	return nil
 }
+
+// firstSequence is where a stream that is made now begins to count: at the time in microseconds. A stream that is made
+// anew after a loss so has no sequence of the lost one, and a process that lives through the loss cannot take a message of
+// the new stream for the one that it knew: its compare-and-sets and deletions by sequence are refused. It holds up to a
+// million messages a second, and stays below 2^53 until the year 2255.
+func firstSequence(now time.Time) uint64 { return uint64(max(now.UnixMicro(), 1)) }
 
 // compare names the first difference that an update cannot or must not remove: another meaning, not another size.
 func compare(have, want jetstream.StreamConfig) error {

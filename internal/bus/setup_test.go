@@ -217,3 +217,27 @@ func TestEveryStreamThatDisappearsIsMadeAgain(t *testing.T) {
 		t.Fatalf("status: %+v", got)
 	}
 }
+
+// A stream that is made anew has none of the sequences of the lost one: what a process knew of the lost one is refused.
+func TestAStreamMadeAnewHasNewSequences(t *testing.T) {
+	server := bustest.Start(t)
+	c := setUp(t, server.URL, bus.Config{})
+	h := bus.RecordHeader{State: "ready"}
+	old, err := c.Runs().Save(deadline(t), runID(1), []byte("old"), h, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Stop()
+	server.Wipe()
+	server.StartAgain()
+	if err := c.Setup(deadline(t), bus.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	fresh, err := c.Runs().Save(deadline(t), runID(1), []byte("new"), h, 0)
+	if err != nil || fresh <= old {
+		t.Fatalf("the first revision is %d, in the lost stream it was %d: %v", fresh, old, err)
+	}
+	if _, err := c.Runs().Save(deadline(t), runID(1), []byte("stale"), h, old); !errors.Is(err, bus.ErrConflict) {
+		t.Fatalf("a write on the lost stream's revision: %v", err)
+	}
+}

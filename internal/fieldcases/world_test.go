@@ -459,7 +459,7 @@ func (w *world) balanced() {
 		for _, o := range outcomes {
 			n[o.Scope]++
 			if o.N != n[o.Scope] {
-				w.t.Errorf("run %s: %s outcome %d is numbered %d", id, o.Scope, n[o.Scope], o.N)
+				w.t.Errorf("run %s: %s outcome %d is numbered %d (%s %s at %s)", id, o.Scope, n[o.Scope], o.N, o.Step, o.Outcome, o.At.Time())
 			}
 		}
 	}
@@ -482,7 +482,7 @@ func (w *world) story() string {
 	for _, id := range slices.Sorted(maps.Keys(w.seen)) {
 		fmt.Fprintf(&b, "%s:", id)
 		for _, o := range w.seen[id] {
-			fmt.Fprintf(&b, " %s:%s", o.Step, o.Outcome)
+			fmt.Fprintf(&b, " %d %s:%s", o.N, o.Step, o.Outcome)
 			if o.ReasonCode != "" {
 				fmt.Fprintf(&b, "(%s)", o.ReasonCode)
 			}
