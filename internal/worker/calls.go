@@ -27,6 +27,7 @@ type result struct {
 	write     bool
 	notOurs   bool // the lease or the deadline was gone before the request could leave
 	at        envelope.Time
+	took      time.Duration
 	journaled bool
 
 	lookup  *run.Lookup
@@ -109,7 +110,8 @@ func (l *loop) launch(d *run.Dispatch) {
 		if !res.reply.OK {
 			code = res.reply.Row.Code
 		}
-		l.w.Observe.ToolCall(d.Tool, d.Effect, code, time.Since(began))
+		res.took = time.Since(began)
+		l.w.Observe.ToolCall(d.Tool, d.Effect, code, res.took)
 		l.finished(res)
 	}()
 }

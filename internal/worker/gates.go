@@ -74,6 +74,8 @@ type gate struct {
 	queue   []chan struct{}
 	timer   *time.Timer
 	breaker breaker
+	pace    time.Duration // how long a call takes, about
+	handed  int           // runs that were handed over because too many waited, and have not been seen again
 }
 
 // passed is what enter returns to whom need not wait.
@@ -131,13 +133,17 @@ func (g *gate) leave(ch <-chan struct{}) {
 	g.pump()
 }
 
-// learn tells the gate how a call ended; it does not end the call's place inside.
-func (g *gate) learn(reply *envelope.Reply) {
+// learn tells the gate how a call ended and how long it took; it does not end the call's place inside.
+func (g *gate) learn(reply *envelope.Reply, took time.Duration) {
 	if g == nil {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.pace == 0 {
+		g.pace = took
+	}
+	g.pace += (took - g.pace) / 8
 	was := g.breaker.open()
 	g.breaker.learn(reply, time.Now())
 	if is := g.breaker.open(); is != was {
@@ -177,6 +183,39 @@ func (g *gate) pump() {
 		close(g.queue[0])
 		g.queue = g.queue[1:]
 	}
+}
+
+// Bounds on when a run is due again that found too many others waiting for its tool.
+const (
+	againSoonest = 50 * time.Millisecond
+	againLatest  = 5 * time.Minute
+)
+
+// handOver says when a run that cannot wait here should try again: spread over the time that those who wait, and those
+// who were handed over before it, will take. random is in [0, 1).
+func (g *gate) handOver(random float64) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.handed++
+	each := g.pace
+	if g.most > 0 {
+		each /= time.Duration(g.most)
+	}
+	if g.tokens != nil {
+		each = max(each, time.Duration(float64(time.Second)/float64(g.tokens.Limit())))
+	}
+	all := each * time.Duration(len(g.queue)+g.handed)
+	if wait := time.Until(g.breaker.until); g.breaker.open() && wait > 0 {
+		all += wait
+	}
+	return min(max(time.Duration((0.5+random)*float64(all)), againSoonest), againLatest)
+}
+
+// back notes that a run which was handed over has got its turn.
+func (g *gate) back() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.handed = max(0, g.handed-1)
 }
 
 func (g *gate) wake(wait time.Duration) {

@@ -55,7 +55,7 @@ func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, told := newGate(t, Limits{})
 		first := g.enter()
-		g.learn(failed(envelope.CodeUpstreamRateLimited, 5*time.Second))
+		g.learn(failed(envelope.CodeUpstreamRateLimited, 5*time.Second), 0)
 		g.leave(first)
 		a, b := g.enter(), g.enter()
 		if isClosed(a) || isClosed(b) {
@@ -69,7 +69,7 @@ func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
 		if isClosed(b) {
 			t.Fatal("a second call went out beside the probe")
 		}
-		g.learn(&envelope.Reply{OK: true})
+		g.learn(&envelope.Reply{OK: true}, 0)
 		g.leave(a)
 		if !isClosed(b) {
 			t.Fatal("the tool answers again, and the next one still waits")
@@ -89,7 +89,7 @@ func TestRepeatedFailuresOpenTheBreakerAndRefusalsCloseIt(t *testing.T) {
 			ch := g.enter()
 			<-ch
 			waited := time.Since(began)
-			g.learn(r)
+			g.learn(r, 0)
 			g.leave(ch)
 			return waited
 		}
@@ -118,7 +118,7 @@ func TestProbeThatIsGivenUpMakesRoomForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _ := newGate(t, Limits{})
 		first := g.enter()
-		g.learn(failed(envelope.CodeUpstreamRateLimited, time.Second))
+		g.learn(failed(envelope.CodeUpstreamRateLimited, time.Second), 0)
 		g.leave(first)
 		probe, next := g.enter(), g.enter()
 		<-probe
@@ -127,4 +127,37 @@ func TestProbeThatIsGivenUpMakesRoomForAnother(t *testing.T) {
 			t.Fatal("nobody may probe any more")
 		}
 	})
+}
+
+// Runs that wait for a tool without a slot are bounded; those beyond are handed over, spread over the time that all who
+// wait will take.
+func TestParkingIsBounded(t *testing.T) {
+	g := newGates(func(string) Limits { return Limits{Concurrency: 1} }, func(string, bool) {})
+	a, b, c := &loop{}, &loop{}, &loop{}
+	if !g.park(a, 2) || !g.park(b, 2) || g.park(c, 2) || !g.park(a, 2) {
+		t.Fatal("two of three may wait, and who waits already may go on")
+	}
+	g.unpark(a)
+	if !g.park(c, 2) {
+		t.Fatal("a place that was left is free")
+	}
+	tool := g.of("tool")
+	tool.learn(&envelope.Reply{OK: true}, time.Second)
+	last := time.Duration(0)
+	for range 100 {
+		d := tool.handOver(0.5)
+		if d < last || d < againSoonest || d > againLatest {
+			t.Fatalf("due again after %s, before it %s", d, last)
+		}
+		last = d
+	}
+	if want := 100 * time.Second; last != want {
+		t.Fatalf("the hundredth is due after %s, calls of 1s one at a time take %s", last, want)
+	}
+	for range 100 {
+		tool.back()
+	}
+	if d := tool.handOver(0.5); d != time.Second {
+		t.Fatalf("when all are back the next is due after %s", d)
+	}
 }

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"slices"
-	"time"
 
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -115,17 +114,16 @@ func isClosed(ch <-chan struct{}) bool {
 // postpone drops grants of steps whose turn is over or has not come: a loop that kept one would wait for a change of the
 // record that nobody tells it of. Of a later step whose turn has come it says in the record that it waits for its tool:
 // before the first step nothing is recorded, the job message is held instead.
-func (l *loop) postpone(c *change, ready []string, now envelope.Time) {
+func (l *loop) postpone(c *change, need run.Need, now envelope.Time) {
 	r := l.h.Run
-	doubt := slices.ContainsFunc(r.Steps, func(s *run.Step) bool { return s.State == run.InDoubt })
 	room := l.parks(c)
 	for name, g := range l.grants {
 		if slices.ContainsFunc(c.starts, func(d *run.Dispatch) bool { return d.Step == name }) {
 			continue
 		}
 		s := r.Step(name)
-		turn := slices.Contains(ready, name)
-		told := g.told && s != nil && s.Postponed && !doubt // its time comes, or its slot
+		turn := slices.Contains(need.Ready, name)
+		told := g.told && slices.Contains(need.Postponed, name) // its time comes, or its slot
 		if r.End != nil || r.Decided != nil || !turn && !told {
 			l.drop(name)
 			continue
@@ -134,9 +132,10 @@ func (l *loop) postpone(c *change, ready []string, now envelope.Time) {
 			continue
 		}
 		if !room {
-			// Waiting in memory is bounded: this run is handed over, and is due again much later.
+			// Waiting in memory is bounded: this run is handed over, and is due again when its turn may have come.
+			gate := g.gate
 			l.drop(name)
-			if r.Postpone(name, now.Add(l.later(s.Tool)), now) == run.Applied {
+			if r.Postpone(name, now.Add(gate.handOver(l.w.Random())), now) == run.Applied {
 				c.changed = true
 			}
 			continue
@@ -151,6 +150,16 @@ func (l *loop) postpone(c *change, ready []string, now envelope.Time) {
 	}
 }
 
+// waitingHere are those of the steps that wait for a slot in this loop: it may start them as soon as they have it.
+func (l *loop) waitingHere(postponed []string) (names []string) {
+	for _, name := range postponed {
+		if g := l.grants[name]; g != nil && g.told {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // parks reports whether the run may wait here without a slot, if that is what it is about to do.
 func (l *loop) parks(c *change) bool {
 	if l.busy(c)+len(c.starts)+l.granted() > 0 || len(l.grants) == 0 {
@@ -158,14 +167,4 @@ func (l *loop) parks(c *change) bool {
 		return true
 	}
 	return l.w.gates.park(l, l.w.Concurrency)
-}
-
-// later is when a run is due again that found too many others waiting for its tool: the retry policy's longest delay.
-func (l *loop) later(name string) time.Duration {
-	tool, ok := l.w.Tools.Tool(name)
-	if !ok {
-		return l.w.Lease
-	}
-	const longest = 64 // failures: beyond every backoff
-	return max(tool.Retry.Delay(longest, l.w.Random()), l.w.Lease)
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/agentrun/executor/internal/record"
@@ -177,7 +178,7 @@ func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) err
 			l.again = time.Now().Add(need.At.Sub(due) + time.Millisecond)
 		}
 		progress := false
-		for _, name := range need.Ready {
+		for _, name := range slices.Concat(need.Ready, l.waitingHere(need.Postponed)) {
 			s := r.Step(name)
 			g := l.grant(s, c)
 			if !g.ready() {
@@ -185,6 +186,9 @@ func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) err
 			}
 			if err := l.w.Records.Fetch(ctx, l.h, name); err != nil {
 				return err
+			}
+			if s.Postponed && !g.told {
+				g.gate.back()
 			}
 			if d := r.Begin(name, l.w.Tools, l.start(), now); d != nil {
 				c.starts = append(c.starts, d)
@@ -201,7 +205,7 @@ func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) err
 			break
 		}
 	}
-	l.postpone(c, need.Ready, now)
+	l.postpone(c, need, now)
 	return nil
 }
 
@@ -360,7 +364,7 @@ func (l *loop) took(c *change) {
 			delete(l.calls, res.dispatch)
 			call.cancel()
 			if res.lookup == nil && !res.notOurs {
-				call.gate.learn(&res.reply)
+				call.gate.learn(&res.reply, res.took)
 			}
 			call.gate.leave(call.entry)
 		}
