@@ -60,10 +60,16 @@ generated: ## fail if make golden would change anything
 	after=$$(git status --porcelain; git diff); \
 	if [ "$$before" != "$$after" ]; then echo "generated files are stale; make golden wrote these anew:" >&2; git status --porcelain >&2; exit 1; fi
 
-up: ## start NATS, executor and reconciler in containers
-	@echo "make up: deploy/ has no containers in this version" >&2; exit 1
+# `docker-compose` where the plugin is not installed.
+COMPOSE ?= docker compose
 
-down: ## stop what make up started
-	@echo "make down: deploy/ has no containers in this version" >&2; exit 1
+up: deploy/.env ## start NATS, two executors, two reconcilers, Prometheus and Grafana in containers
+	$(COMPOSE) -p agentrun --env-file deploy/.env -f deploy/compose.yaml up -d --build
+
+down: deploy/.env ## stop what make up started; the volumes stay
+	$(COMPOSE) -p agentrun --env-file deploy/.env -f deploy/compose.yaml down
+
+deploy/.env:
+	umask 077; deploy/passwords.sh > $@
 
 ci: lint generated test race ## everything that must hold before a change is merged
