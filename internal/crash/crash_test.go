@@ -54,7 +54,7 @@ func TestKillEverything(t *testing.T) {
 	}
 	seed := uint64(time.Now().UnixNano())
 	out, err := crash(t.Context(), bin(t), Options{
-		Deaths: 60, Seed: seed, Dir: t.TempDir(), Lease: time.Second, Interval: 150 * time.Millisecond, Busy: 40, Every: 50 * time.Millisecond, Settle: 60 * time.Second,
+		Deaths: 60, Round: 20, Seed: seed, Dir: t.TempDir(), Lease: time.Second, Interval: 150 * time.Millisecond, Busy: 40, Every: 50 * time.Millisecond, Settle: 60 * time.Second,
 	})
 	if err != nil {
 		t.Fatalf("seed %d: %v", seed, err)
@@ -85,7 +85,7 @@ func TestRecovery(t *testing.T) {
 }
 
 // follow runs a fleet of one executor and one reconciler and follows its results until the test ends.
-func follow(t *testing.T, slots int, script func(*Request) string) (*Fleet, *Results) {
+func follow(t *testing.T, lease time.Duration, slots int, script func(*Request) string) (*Fleet, *Results) {
 	t.Helper()
 	b := bin(t)
 	p, err := NewProvider(1)
@@ -94,7 +94,7 @@ func follow(t *testing.T, slots int, script func(*Request) string) (*Fleet, *Res
 	}
 	t.Cleanup(p.Close)
 	p.script = script
-	f, err := newFleet(t.Context(), b, t.TempDir(), time.Second, p)
+	f, err := newFleet(t.Context(), b, t.TempDir(), lease, p)
 	t.Cleanup(f.Close)
 	f.Slots = slots
 	if err == nil {
@@ -130,7 +130,8 @@ func waitEnd(t *testing.T, results *Results, id run.ID, limit time.Duration) Tol
 // A step that waits for a slot while another of its run becomes unknown must not be kept by the executor that it waited
 // in: the record changes without that one, and what wakes the run reaches it.
 func TestAStepBlockedByAnUnknownOneIsLetGo(t *testing.T) {
-	f, results := follow(t, 1, func(q *Request) string {
+	const longLease = time.Minute // nothing may wait for its end
+	f, results := follow(t, longLease, 1, func(q *Request) string {
 		if q.Nth == 1 && strings.HasSuffix(q.Ref, "/w1") {
 			return "late,drop"
 		}

@@ -72,7 +72,7 @@ func moduleRoot() (string, error) {
 // newFleet starts a NATS server. Close the fleet, also after an error.
 func newFleet(ctx context.Context, bin binaries, dir string, lease time.Duration, p *Provider) (*Fleet, error) {
 	ctx, stop := context.WithCancel(ctx)
-	f := &Fleet{Dir: dir, Lease: lease, Provider: p, Links: map[string]*Link{}, Faults: &Chronicle{}, Slots: 24, bin: bin, ctx: ctx, stop: stop, fail: make(chan error, 16)}
+	f := &Fleet{Dir: dir, Lease: lease, Provider: p, Links: map[string]*Link{}, Faults: &Chronicle{}, Slots: 8, bin: bin, ctx: ctx, stop: stop, fail: make(chan error, 16)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return f, err
 	}

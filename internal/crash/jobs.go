@@ -96,6 +96,7 @@ type Publisher struct {
 	mu      sync.Mutex
 	plans   map[run.ID]*Plan
 	open    int
+	held    bool
 	jobs    int // accepted by the stream
 	twice   int // published again although accepted, or because the acknowledgement did not come
 	changed chan struct{}
@@ -108,7 +109,7 @@ func newPublisher(f *Fleet, seed uint64, busy int) *Publisher {
 // Run begins runs until ctx ends; started runs go on. every is the least time between two.
 func (p *Publisher) Run(ctx context.Context, every time.Duration) {
 	for n := 1; pause(ctx, every); n++ {
-		for p.Unfinished() >= p.busy {
+		for p.full() {
 			select {
 			case <-p.changed:
 			case <-ctx.Done():
@@ -116,6 +117,27 @@ func (p *Publisher) Run(ctx context.Context, every time.Duration) {
 			}
 		}
 		p.begin(context.WithoutCancel(ctx), drawPlan(p.random, n), p.random.IntN(10) == 0)
+	}
+}
+
+func (p *Publisher) full() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held || p.open >= p.busy
+}
+
+// Hold stops beginning runs, or goes on.
+func (p *Publisher) Hold(held bool) {
+	p.mu.Lock()
+	p.held = held
+	p.mu.Unlock()
+	p.tell()
+}
+
+func (p *Publisher) tell() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
 	}
 }
 
@@ -208,10 +230,7 @@ func (p *Publisher) Heard(ctx context.Context, id run.ID, o *envelope.Outcome) {
 			plan.Ended = time.Now()
 			plan.next = len(plan.Jobs)
 			p.open--
-			select {
-			case p.changed <- struct{}{}:
-			default:
-			}
+			p.tell()
 		}
 		p.mu.Unlock()
 		return

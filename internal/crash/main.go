@@ -26,6 +26,7 @@ func command(ctx context.Context, args []string) int {
 	flags.IntVar(&opt.Deaths, "n", 60, "processes to kill")
 	flags.Uint64Var(&opt.Seed, "seed", 0, "seed; 0 draws one")
 	flags.DurationVar(&opt.Interval, "interval", 200*time.Millisecond, "mean time between two faults")
+	flags.IntVar(&opt.Round, "round", 100, "deaths between two breaks in which everything must settle")
 	flags.IntVar(&opt.Busy, "busy", opt.Busy, "unfinished runs at once")
 	flags.StringVar(&opt.Dir, "dir", "", "directory for stores, journals and logs; a temporary one is removed unless a promise is broken")
 	report := flags.String("report", "", "file for the report")

@@ -25,6 +25,7 @@ type Options struct {
 	Interval time.Duration // mean time between two faults
 	Busy     int           // unfinished runs at once
 	Every    time.Duration // least time between two new runs
+	Round    int           // deaths between two breaks
 	Settle   time.Duration // after the faults everything must have its end within this
 	Progress func(line string)
 }
@@ -84,13 +85,14 @@ func crash(ctx context.Context, bin binaries, opt Options) (*Result, error) {
 			opt.Progress(fmt.Sprintf("%4d of %d deaths, %d runs begun, %d unfinished, %s", n, opt.Deaths, len(pub.Plans()), pub.Unfinished(), time.Since(began).Round(time.Second)))
 		}
 	}
-	if err := in.run(ctx, opt.Deaths); err != nil {
+	unsettled, err := in.rounds(ctx, opt, pub)
+	if err != nil {
 		return nil, err
 	}
 	endPublish()
 	<-published
 	stopped := time.Now()
-	unsettled := settle(ctx, f, pub, results, opt)
+	unsettled = append(unsettled, settle(ctx, f, pub, results, opt)...)
 	out := &Result{Options: opt, Settled: time.Since(stopped)}
 	j := &judge{provider: p, faults: f.Faults, lease: opt.Lease, results: results}
 	if j.state, err = readState(ctx, f.js); err != nil {
@@ -103,6 +105,32 @@ func crash(ctx context.Context, bin binaries, opt Options) (*Result, error) {
 	out.fill(f, pub, results, j, deaths)
 	out.Took = time.Since(began)
 	return out, nil
+}
+
+// rounds injects the faults, with a break after every so many deaths: no faults and no new runs until all that were begun
+// have their end. What only an endless stream of faults would set free again shows then.
+func (in *injector) rounds(ctx context.Context, opt Options, pub *Publisher) (unsettled []string, err error) {
+	for n := 0; n < opt.Deaths; {
+		n = min(n+opt.Round, opt.Deaths)
+		if err := in.run(ctx, n); err != nil {
+			return nil, err
+		}
+		if n == opt.Deaths {
+			break
+		}
+		pub.Hold(true)
+		for start := time.Now(); pub.Unfinished() > 0; {
+			if time.Since(start) > opt.Settle {
+				return []string{fmt.Sprintf("%d runs have no end %s after the faults were interrupted at %d deaths", pub.Unfinished(), opt.Settle, n)}, nil
+			}
+			in.progress(n)
+			if !pause(ctx, 50*time.Millisecond) {
+				return nil, ctx.Err()
+			}
+		}
+		pub.Hold(false)
+	}
+	return nil, nil
 }
 
 func (o *Result) fill(f *Fleet, pub *Publisher, results *Results, j *judge, deaths *deathbook) {

@@ -126,6 +126,9 @@ func (l *loop) postpone(c *change, need run.Need, now envelope.Time) {
 		told := g.told && slices.Contains(need.Postponed, name) // its time comes, or its slot
 		if r.End != nil || r.Decided != nil || !turn && !told {
 			l.drop(name)
+			if g.told && s != nil && s.Postponed && r.Postpone(name, now, now) == run.Applied {
+				c.changed = true // nobody here will start it any more: whoever may start it next need not wait
+			}
 			continue
 		}
 		if g.has {
