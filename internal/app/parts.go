@@ -5,12 +5,15 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/config"
+	"github.com/agentrun/executor/internal/operator"
+	"github.com/agentrun/executor/internal/reconcile"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/connector"
 )
 
-// The benchmark puts an executor together by itself, to leave out what it does not measure. These are the joints.
+// The benchmark puts an executor together by itself, to leave out what it does not measure; the simulator holds its fakes
+// against the real parts. These are the joints.
 
 // NewRecords are the records on a connection.
 func NewRecords(conn *bus.Conn, retention time.Duration) *record.Records {
@@ -27,6 +30,12 @@ func NewDelivery(d bus.Delivery) worker.Delivery { return delivery(d) }
 
 // NewStore tells the worker which store of records the connection has.
 func NewStore(conn *bus.Conn) worker.Store { return streamStore{conn} }
+
+// NewWatch follows the streams of a connection, for a reconciler.
+func NewWatch(conn *bus.Conn, index *operator.Index) reconcile.Watch { return watches{conn, index} }
+
+// NewFleet is the record of which reconciler is active.
+func NewFleet(conn *bus.Conn) reconcile.Fleet { return fleet{conn} }
 
 type streamStore struct{ conn *bus.Conn }
 

@@ -114,7 +114,7 @@ func (e *executor) start() {
 		Journal: journalLink{p, j, e.lazy}, Tools: toolbox{p}, Hints: link{p}, Waker: link{p}, Store: link{p},
 		Observe: blind{}, Ready: blind{}, Log: quiet,
 	})
-	pl := &puller{p: p, to: wk, idle: make(chan struct{})}
+	pl := &puller{p: p, give: wk.Deliver, idle: make(chan struct{})}
 	down := make(chan struct{})
 	w.mu.Lock()
 	e.life, e.worker, e.puller, e.holder, e.down = p, wk, nil, holder, down

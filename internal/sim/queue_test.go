@@ -217,7 +217,7 @@ func (a *ack) Release(delay time.Duration) error {
 // puller is what an executor pulls with.
 type puller struct {
 	p        *proc
-	to       *worker.Worker
+	give     func(worker.Delivery)
 	want     int
 	ended    bool
 	inFlight int
@@ -260,7 +260,7 @@ func (p *puller) carry(d worker.Delivery, m *message, token int) {
 		w.mu.Unlock()
 		w.pump()
 	default:
-		p.to.Deliver(d)
+		p.give(d)
 	}
 	w.mu.Lock()
 	p.inFlight--
