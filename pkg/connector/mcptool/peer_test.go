@@ -59,7 +59,9 @@ func TestMain(m *testing.M) {
 	if _, is := os.LookupEnv(flawVariable); is {
 		os.Exit(flawed(os.Getenv(flawVariable)))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	removeNPM()
+	os.Exit(code)
 }
 
 // relay is the stdio server's process: every line of its input is posted to the peer, every answer is a line of output.
