@@ -42,6 +42,21 @@ func (r room) judge() (reason, warning string) {
 	return reason, warning
 }
 
+// shown is what the metrics say of it.
+func (r room) shown() observe.Room {
+	ratio := func(n, limit int64) float64 {
+		if limit <= 0 {
+			return 0
+		}
+		return float64(n) / float64(limit)
+	}
+	s := r.streams
+	return observe.Room{
+		JobsWaiting: s.Jobs, JournalFree: r.free,
+		Runs: ratio(s.Runs, s.RunsMax), Letters: ratio(s.Letters, s.LettersMax), Jobs: ratio(s.Jobs, s.JobsMax),
+	}
+}
+
 // full says which of the streams that runs need has filled up to this part of its limit, in percent; "" for none.
 func full(s bus.Status, percent int64) string {
 	if s.RunsMax > 0 && s.Runs*100 >= s.RunsMax*percent {
@@ -58,7 +73,9 @@ func full(s bus.Status, percent int64) string {
 func (p *process) watchRoom(ctx context.Context, look func() room, pause func(bool)) {
 	var stood, warned string
 	for tick := time.NewTicker(intakeEvery); ; {
-		reason, warning := look().judge()
+		now := look()
+		p.observer.Room(now.shown())
+		reason, warning := now.judge()
 		if reason != stood {
 			p.ready.Block("room", reason)
 			pause(reason != "")

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/observe"
 )
 
 // Intake stops at 90 % of what running work needs, and warns from half of it.
@@ -32,5 +33,16 @@ func TestRoom(t *testing.T) {
 		if (reason == "") != (x.reason == "") || !strings.Contains(reason, x.reason) || (warning == "") != (x.warning == "") || !strings.Contains(warning, x.warning) {
 			t.Errorf("%s: %q, %q", x.name, reason, warning)
 		}
+	}
+}
+
+// What the metrics show is what intake is judged by.
+func TestRoomIsShown(t *testing.T) {
+	got := room{free: 0.25, streams: bus.Status{Runs: 1, RunsMax: 4, Letters: 3, LettersMax: 4, Jobs: 7, JobsMax: 14}}.shown()
+	if want := (observe.Room{JobsWaiting: 7, Runs: 0.25, Letters: 0.75, Jobs: 0.5, JournalFree: 0.25}); got != want {
+		t.Errorf("%+v, wanted %+v", got, want)
+	}
+	if got := (room{free: 1}).shown(); got != (observe.Room{JournalFree: 1}) {
+		t.Errorf("while nothing is known: %+v", got)
 	}
 }

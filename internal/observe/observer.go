@@ -33,6 +33,9 @@ type Observer struct {
 	inFlight     prometheus.Gauge
 	commit       prometheus.Histogram
 	refusals     *prometheus.CounterVec
+	waiting      prometheus.Gauge
+	used         *prometheus.GaugeVec
+	journalFree  prometheus.Gauge
 	auditOverdue prometheus.Gauge
 	auditOK      prometheus.Gauge
 	auditBudget  prometheus.Gauge
@@ -73,6 +76,12 @@ func New(role Role, tools ...string) *Observer {
 	o.auditOK = gauge("audit_ok_without_result", "Runs that ended ok although a write has no result. Zero unless something is broken.")
 	o.auditBudget = gauge("audit_budget_end_without_dead_letter", "Runs that a budget ended and that have no dead letter. Zero unless something is broken.")
 	o.auditOwner = gauge("audit_dead_letters_without_owner", "Dead letters that belong to nobody. Zero unless something is broken.")
+	o.waiting = gauge("jobs_waiting", "Jobs in the queue, those in an executor's hands included.")
+	o.used = gauges("store_used_ratio", "How full a store is, of its limit: runs (--max-runs), letters (--max-letters), jobs (--max-jobs).", "store")
+	o.journalFree = gauge("journal_free_ratio", "Free space on the journal's disk; below a tenth nothing new is taken in.")
+	if role != Reconciler {
+		o.registry.MustRegister(o.waiting, o.used, o.journalFree)
+	}
 	if role != Executor {
 		o.registry.MustRegister(o.auditOverdue, o.auditOK, o.auditBudget, o.auditOwner)
 	}
@@ -142,6 +151,22 @@ func (o *Observer) JournalCommit(took time.Duration) { o.commit.Observe(took.Sec
 
 // Refusal counts a job, a step or an operator call that was refused.
 func (o *Observer) Refusal(code string) { o.refusals.WithLabelValues(o.codes.label(code)).Inc() }
+
+// Room is how full the places are that an executor needs. Ratios are from 0 to 1.
+type Room struct {
+	JobsWaiting         int64
+	Runs, Letters, Jobs float64
+	JournalFree         float64
+}
+
+// Room shows how full the places are.
+func (o *Observer) Room(r Room) {
+	o.waiting.Set(float64(r.JobsWaiting))
+	o.used.WithLabelValues("runs").Set(r.Runs)
+	o.used.WithLabelValues("letters").Set(r.Letters)
+	o.used.WithLabelValues("jobs").Set(r.Jobs)
+	o.journalFree.Set(r.JournalFree)
+}
 
 // Audit is what the reconciler's audits found: all zero unless something is broken.
 type Audit struct {

@@ -32,6 +32,8 @@ func everything(o *Observer) {
 	o.RunsInFlight(1)
 	o.JournalCommit(time.Millisecond)
 	o.Refusal("STEP_CONFLICT")
+	o.Breaker("get_invoice", true)
+	o.Room(Room{JobsWaiting: 3, Runs: 0.1, JournalFree: 0.9})
 	o.Audited(Audit{})
 }
 
