@@ -67,6 +67,16 @@ func (o *Object) IntIf(k string, v int64) {
 	}
 }
 
+// Float writes a number that may have a fraction.
+func (o *Object) Float(k string, v float64) {
+	if v != 0 && !(v >= 0.001 && v < 1e15) {
+		o.Any(k, v) // NaN too, which is an error
+		return
+	}
+	o.key(k)
+	o.buf = strconv.AppendFloat(o.buf, v, 'f', -1, 64)
+}
+
 // Bool writes a truth value.
 func (o *Object) Bool(k string, v bool) {
 	o.key(k)

@@ -1,7 +1,5 @@
 package envelope
 
-import "strconv"
-
 // Append writes the outcome as Marshal does: it is written for every step.
 func (out *Outcome) Append(buf []byte) ([]byte, error) {
 	o := NewObject(buf)
@@ -25,7 +23,7 @@ func (out *Outcome) Append(buf []byte) ([]byte, error) {
 		o.Int("attempt", int64(*out.Attempt))
 	}
 	if out.RetryAfterSeconds != nil {
-		o.Any("retry_after_seconds", *out.RetryAfterSeconds)
+		o.Float("retry_after_seconds", *out.RetryAfterSeconds)
 	}
 	o.TimeIf("not_before", out.NotBefore)
 	o.TextIf("commit_state", string(out.CommitState))
@@ -69,12 +67,7 @@ func (s *Spent) append(buf []byte) ([]byte, error) {
 	o.Int("input_tokens", s.InputTokens)
 	o.Int("output_tokens", s.OutputTokens)
 	o.Int("estimated_cost_minor_units", s.EstimatedCostMinorUnits)
-	if v := s.ElapsedSeconds; v == 0 || v >= 0.001 && v < 1e15 {
-		o.key("elapsed_seconds")
-		o.buf = strconv.AppendFloat(o.buf, v, 'f', -1, 64)
-	} else {
-		o.Any("elapsed_seconds", v)
-	}
+	o.Float("elapsed_seconds", s.ElapsedSeconds)
 	return o.End()
 }
 

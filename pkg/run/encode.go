@@ -11,7 +11,7 @@ import (
 // writes the record, so that no field is ever lost.
 
 var byHand = fields[Run]() == 44 && fields[Step]() == 38 && fields[Owed]() == 18 && fields[Event]() == 10 && fields[Effect]() == 3 &&
-	fields[JobRef]() == 2 && fields[Published]() == 2 && fields[End]() == 5
+	fields[JobRef]() == 2 && fields[Published]() == 2 && fields[End]() == 5 && fields[Lease]() == 4
 
 func fields[T any]() int { return reflect.TypeFor[T]().NumField() }
 
@@ -52,7 +52,7 @@ func (r *Run) appendJSON(buf []byte) ([]byte, error) {
 		})
 	}
 	if r.Lease != nil {
-		o.Any("lease", r.Lease)
+		o.Value("lease", r.Lease.append)
 	}
 	r.appendEnd(o)
 	r.appendOwed(o)
@@ -123,6 +123,15 @@ func list[T any](o *envelope.Object, key string, values []T, fn func(*T, []byte)
 	o.Value(key, func(buf []byte) ([]byte, error) {
 		return envelope.AppendList(buf, len(values), func(buf []byte, i int) ([]byte, error) { return fn(&values[i], buf) })
 	})
+}
+
+func (l *Lease) append(buf []byte) ([]byte, error) {
+	o := envelope.NewObject(buf)
+	o.Text("holder", l.Holder)
+	o.Text("id", l.ID)
+	o.Int("renewal", int64(l.Renewal))
+	o.Float("seconds", l.Seconds)
+	return o.End()
 }
 
 func (j *JobRef) append(buf []byte) ([]byte, error) {

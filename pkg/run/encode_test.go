@@ -69,8 +69,8 @@ func TestWrittenByHand(t *testing.T) {
 		}
 	}
 	if !byHand {
-		t.Errorf("encode.go does not know every field: Run has %d, Step %d, Owed %d, Event %d, Effect %d, JobRef %d, Published %d, End %d",
-			fields[Run](), fields[Step](), fields[Owed](), fields[Event](), fields[Effect](), fields[JobRef](), fields[Published](), fields[End]())
+		t.Errorf("encode.go does not know every field: Run has %d, Step %d, Owed %d, Event %d, Effect %d, JobRef %d, Published %d, End %d, Lease %d",
+			fields[Run](), fields[Step](), fields[Owed](), fields[Event](), fields[Effect](), fields[JobRef](), fields[Published](), fields[End](), fields[Lease]())
 	}
 	n := 0
 	full := new(Run)

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -56,16 +56,24 @@ type JobStep struct {
 	Optional bool            `json:"optional,omitempty"`
 }
 
-var (
-	identifier = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
-	toolName   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_./-]{0,127}$`)
-)
+// ValidID reports whether s is an identifier of contract §1, [A-Za-z0-9][A-Za-z0-9_-]{0,63}: one subject token without
+// wildcards.
+func ValidID(s string) bool { return named(s, 64, "_-") }
 
-// ValidID reports whether s is an identifier of contract §1: one subject token without wildcards.
-func ValidID(s string) bool { return identifier.MatchString(s) }
+// ValidTool reports whether s is a tool name of contract §1, [A-Za-z0-9][A-Za-z0-9_./-]{0,127}.
+func ValidTool(s string) bool { return named(s, 128, "_./-") }
 
-// ValidTool reports whether s is a tool name of contract §1.
-func ValidTool(s string) bool { return toolName.MatchString(s) }
+// named: at most limit letters, digits and marks, no mark first.
+func named(s string, limit int, marks string) bool {
+	for i := range len(s) {
+		c := s[i]
+		alphanumeric := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alphanumeric && (i == 0 || strings.IndexByte(marks, c) < 0) {
+			return false
+		}
+	}
+	return len(s) > 0 && len(s) <= limit
+}
 
 // ValidActor reports whether s is an actor of contract §1.
 func ValidActor(s string) bool {
@@ -270,7 +278,7 @@ func wholeNumber(v json.RawMessage) (int64, bool) {
 
 func (j *Job) steps(v json.RawMessage) *JobError {
 	var raw []json.RawMessage
-	if err := json.Unmarshal(v, &raw); err != nil {
+	if string(v) != "null" && !envelope.Elements(v, func(element json.RawMessage) { raw = append(raw, element) }) {
 		return jobError("/steps", "is not a list")
 	}
 	if len(raw) > MaxJobSteps {
