@@ -95,12 +95,12 @@ func follow(t *testing.T, lease time.Duration, slots int, script func(*Request) 
 	t.Cleanup(p.Close)
 	p.script = script
 	f, err := newFleet(t.Context(), b, t.TempDir(), lease, p)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(f.Close)
 	f.Slots = slots
-	if err == nil {
-		err = f.start(1, 1)
-	}
-	if err != nil {
+	if err := f.start(1, 1); err != nil {
 		t.Fatal(err)
 	}
 	results := newResults()

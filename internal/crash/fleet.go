@@ -69,27 +69,38 @@ func moduleRoot() (string, error) {
 	return string(bytes.TrimSpace(out)), nil
 }
 
-// newFleet starts a NATS server. Close the fleet, also after an error.
+// newFleet starts a NATS server. Close the fleet.
 func newFleet(ctx context.Context, bin binaries, dir string, lease time.Duration, p *Provider) (*Fleet, error) {
 	ctx, stop := context.WithCancel(ctx)
-	f := &Fleet{Dir: dir, Lease: lease, Provider: p, Links: map[string]*Link{}, Faults: &Chronicle{}, Slots: 8, bin: bin, ctx: ctx, stop: stop, fail: make(chan error, 16)}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return f, err
+	f := &Fleet{
+		Dir: dir, Lease: lease, Provider: p, Links: map[string]*Link{}, Faults: &Chronicle{}, Slots: 8,
+		bin: bin, ctx: ctx, stop: stop, fail: make(chan error, 16),
+	}
+	if err := f.open(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *Fleet) open() error {
+	if err := os.MkdirAll(f.Dir, 0o700); err != nil {
+		return err
 	}
 	port, err := freePort()
 	if err != nil {
-		return f, err
+		return err
 	}
 	f.addr = net.JoinHostPort("127.0.0.1", port)
-	if err := writeConfig(f.config(), p.URL); err != nil {
-		return f, err
+	if err := writeConfig(f.config(), f.Provider.URL); err != nil {
+		return err
 	}
 	f.NATS = &Process{
-		Name: "n1", Role: Server, path: bin.path(Server), log: filepath.Join(dir, "n1.log"), faults: f.Faults,
-		args: []string{"-a", "127.0.0.1", "-p", port, "-js", "-sd", filepath.Join(dir, "nats")},
+		Name: "n1", Role: Server, path: f.bin.path(Server), log: filepath.Join(f.Dir, "n1.log"), faults: f.Faults,
+		args: []string{"-a", "127.0.0.1", "-p", port, "-js", "-sd", filepath.Join(f.Dir, "nats")},
 	}
 	f.supervise(f.NATS)
-	return f, f.connect()
+	return f.connect()
 }
 
 func (f *Fleet) config() string { return filepath.Join(f.Dir, "config.yaml") }

@@ -38,14 +38,15 @@ func command(ctx context.Context, args []string) int {
 	if opt.Seed == 0 {
 		opt.Seed = uint64(time.Now().UnixNano())
 	}
-	if err := kill(ctx, opt, *report, *rounds, *leases); err != nil {
+	if err := test(ctx, opt, *report, *rounds, *leases); err != nil {
 		fmt.Fprintln(os.Stderr, "crash:", err)
 		return 1
 	}
 	return 0
 }
 
-func kill(ctx context.Context, opt Options, report string, rounds, leases int) error {
+// test runs the kill test, then the timing, and writes the report.
+func test(ctx context.Context, opt Options, report string, rounds, leases int) error {
 	temporary := opt.Dir == ""
 	if temporary {
 		dir, err := os.MkdirTemp("", "agentrun-crash-")

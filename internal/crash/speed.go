@@ -101,11 +101,11 @@ func (s *Speed) recovery(ctx context.Context, bin binaries, dir string, rounds i
 	}
 	p.arrived = func(q Request) { w.note(func() { w.arrivals[q.Ref] = append(w.arrivals[q.Ref], q) }) }
 	f, err := newFleet(ctx, bin, dir, s.Lease, p)
-	defer f.Close()
-	if err == nil {
-		err = f.start(2, 1)
-	}
 	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.start(2, 1); err != nil {
 		return err
 	}
 	results := newResults()
@@ -252,10 +252,10 @@ func expired(ctx context.Context, bin binaries, dir string, n int) (time.Duratio
 	defer p.Close()
 	const lease = time.Second
 	f, err := newFleet(ctx, bin, dir, lease, p)
-	defer f.Close()
 	if err != nil {
 		return 0, err
 	}
+	defer f.Close()
 	conn, err := bus.Connect(bus.Options{URL: "nats://" + f.addr, Name: "crash"})
 	if err != nil {
 		return 0, err

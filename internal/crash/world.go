@@ -59,11 +59,11 @@ func crash(ctx context.Context, bin binaries, opt Options) (*Result, error) {
 	}
 	defer p.Close()
 	f, err := newFleet(ctx, bin, opt.Dir, opt.Lease, p)
-	defer f.Close() //nolint:staticcheck // it is there also after an error
-	if err == nil {
-		err = f.start(4, 2)
-	}
 	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if err := f.start(4, 2); err != nil {
 		return nil, err
 	}
 	pub := newPublisher(f, opt.Seed, opt.Busy)
