@@ -69,6 +69,9 @@ func serveOperator(ctx context.Context, nc *nats.Conn, o *operator.Operator, id 
 			return nil, fmt.Errorf("offering %s: %w", c.Name(), err)
 		}
 	}
+	// Whoever reads that the process is ready may call at once. Without a connection this fails, and a new one brings the
+	// subscriptions by itself.
+	_ = nc.FlushTimeout(time.Second)
 	return func() {
 		_ = s.micro.Stop()
 		s.calls.Wait()

@@ -321,14 +321,12 @@ func (s *stack) outcomes(filter string) []outcome {
 // messages are all messages of a stream that match.
 func (s *stack) messages(stream, filter string) []jetstream.Msg {
 	s.t.Helper()
-	consumer, err := s.js.OrderedConsumer(s.t.Context(), stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}})
+	consumer, err := s.js.CreateConsumer(s.t.Context(), stream, jetstream.ConsumerConfig{FilterSubject: filter, AckPolicy: jetstream.AckNonePolicy})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	info, err := consumer.Info(s.t.Context())
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	defer func() { _ = s.js.DeleteConsumer(context.Background(), stream, consumer.CachedInfo().Name) }()
+	info := consumer.CachedInfo()
 	var out []jetstream.Msg
 	for left := int(info.NumPending); left > 0; {
 		batch, err := consumer.Fetch(min(left, 500), jetstream.FetchMaxWait(5*time.Second))
