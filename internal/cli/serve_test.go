@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/pkg/connector"
 )
 
 // process is an executor that serves inside the test.
@@ -27,6 +28,12 @@ type process struct {
 // serve starts executor serve with these flags and waits until it is ready.
 func serve(t *testing.T, args ...string) *process {
 	t.Helper()
+	return serveWith(t, nil, args...)
+}
+
+// serveWith is serve for a program with tools of its own.
+func serveWith(t *testing.T, tools []*connector.Tool, args ...string) *process {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &process{stop: cancel, done: make(chan int, 1), log: &bytes.Buffer{}}
 	var c app.ExecutorConfig
@@ -34,7 +41,7 @@ func serve(t *testing.T, args ...string) *process {
 		t.Fatal(err)
 	}
 	ready := make(chan string, 1)
-	c.Log, c.OnReady = p.log, func(addr string) { ready <- addr }
+	c.Log, c.OnReady, c.Tools = p.log, func(addr string) { ready <- addr }, tools
 	env := app.Env{Stdout: io.Discard, Stderr: p.log}
 	go func() {
 		p.done <- env.Report("executor serve", app.ExitOK, app.Executor(ctx, c))
