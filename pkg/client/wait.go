@@ -108,6 +108,15 @@ func nextWithin(ctx context.Context, w *Watch, d time.Duration) (*Outcome, error
 // An end that is more than seven days old is not in the stream any more; GetRun has it for as long as the run is
 // remembered. A run that nobody submitted is waited for until ctx ends. Errors: those of Watch.
 func (c *Client) Wait(ctx context.Context, tenant, runID string, steps ...string) (*Result, error) {
+	return c.wait(ctx, tenant, runID, 1, steps)
+}
+
+// WaitEpisode is Wait for the end of an episode or a later one: what Replay, Resolve and Approve began.
+func (c *Client) WaitEpisode(ctx context.Context, tenant, runID string, episode int) (*Result, error) {
+	return c.wait(ctx, tenant, runID, episode, nil)
+}
+
+func (c *Client) wait(ctx context.Context, tenant, runID string, episode int, steps []string) (*Result, error) {
 	w, err := c.Watch(ctx, tenant, runID)
 	if err != nil {
 		return nil, err
@@ -119,7 +128,7 @@ func (c *Client) Wait(ctx context.Context, tenant, runID string, steps ...string
 		}
 	}
 	f := newFollower(len(steps) > 0, steps)
-	f.asked = true
+	f.asked, f.episode = true, episode
 	for {
 		if w.caughtUp() {
 			if r, _ := f.answer(); r != nil {
@@ -141,6 +150,7 @@ func (c *Client) Wait(ctx context.Context, tenant, runID string, steps ...string
 type follower struct {
 	more    bool
 	asked   bool     // no job was published: what is stored counts as it is
+	episode int      // ends of earlier ones are none
 	names   []string // of the job's steps
 	steps   map[string]*Outcome
 	end     *Outcome // the run's end, unless a later outcome shows that the run goes on
@@ -154,7 +164,9 @@ func newFollower(more bool, steps []string) *follower {
 func (f *follower) add(s *Outcome) {
 	switch {
 	case s.Scope == envelope.RunScope:
-		f.end = s
+		if s.N >= f.episode {
+			f.end = s
+		}
 	case refusesJob(s):
 		if !s.Stored {
 			f.refused = s
