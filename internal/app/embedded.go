@@ -66,6 +66,7 @@ func StartEmbedded(addr, dir string) (*Embedded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the embedded NATS server: %w", err)
 	}
+	SpareMemory()
 	s.Start()
 	e := &Embedded{server: s, dir: dir}
 	if !s.ReadyForConnections(embeddedStart) {

@@ -28,7 +28,8 @@ type Row struct {
 type Sample struct {
 	JobsPerSecond  float64 `json:"jobs_per_s"`
 	CPUMicros      float64 `json:"cpu_us_per_job"`
-	RSSMegabytes   float64 `json:"rss_mb"`
+	RSSMegabytes   float64 `json:"rss_mb"`      // peak while the backlog is worked off
+	FillMegabytes  float64 `json:"rss_fill_mb"` // peak while it is published, by the same process
 	RecordsPerSync float64 `json:"records_per_fsync"`
 	WritesPerJob   float64 `json:"jetstream_writes_per_job"`
 	P50Micros      float64 `json:"p50_us"`
@@ -102,17 +103,11 @@ func table(out string, n, big int, quick bool) error {
 	}
 	var rows []Row
 	w := tabwriter.NewWriter(os.Stdout, 2, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "what\tsync\tconc\tbacklog\tagentrun\tfloor\tratio\tCPU µs/job\tRSS MB\trec/fsync\twrites/job\t")
+	fmt.Fprintln(w, "what\tsync\tconc\tbacklog\tagentrun\tfloor\tratio\tCPU µs/job\tRSS MB\t(fill)\trec/fsync\twrites/job\t")
 	for _, p := range plans {
-		a, err := sample("agentrun", p)
+		a, f, err := sides(p)
 		if err != nil {
 			return err
-		}
-		var f Sample
-		if p.floor {
-			if f, err = sample("floor", p); err != nil {
-				return err
-			}
 		}
 		rows = append(rows, show(w, p, a, f)...)
 		w.Flush()
@@ -135,17 +130,50 @@ func show(w *tabwriter.Writer, p plan, a, f Sample) []Row {
 	if p.latency {
 		rows := []Row{row("latency_p50_us", a.P50Micros, f.P50Micros), row("latency_p99_us", a.P99Micros, f.P99Micros)}
 		for _, r := range rows {
-			fmt.Fprintf(w, "%s\t%s\t%d\t-\t%.0f\t%.0f\t%.2f\t\t\t\t\t\n", strings.TrimSuffix(r.Name, "_us")+" µs", p.sync, p.concurrency, r.Agentrun, r.Floor, r.Ratio)
+			fmt.Fprintf(w, "%s\t%s\t%d\t-\t%.0f\t%.0f\t%.2f\t\t\t\t\t\t\n", strings.TrimSuffix(r.Name, "_us")+" µs", p.sync, p.concurrency, r.Agentrun, r.Floor, r.Ratio)
 		}
 		return rows
 	}
-	fmt.Fprintf(w, "jobs/s\t%s\t%d\t%d\t%.0f\t%.0f\t%.2f\t%.0f (%.0f)\t%.0f\t%.1f\t%.2f\t\n", p.sync, p.concurrency, p.backlog,
-		a.JobsPerSecond, f.JobsPerSecond, row("", a.JobsPerSecond, f.JobsPerSecond).Ratio, a.CPUMicros, f.CPUMicros, a.RSSMegabytes, a.RecordsPerSync, a.WritesPerJob)
+	fmt.Fprintf(w, "jobs/s\t%s\t%d\t%d\t%.0f\t%.0f\t%.2f\t%.0f (%.0f)\t%.0f (%.0f)\t%.0f\t%.1f (%.1f)\t%.2f\t\n", p.sync, p.concurrency, p.backlog,
+		a.JobsPerSecond, f.JobsPerSecond, row("", a.JobsPerSecond, f.JobsPerSecond).Ratio, a.CPUMicros, f.CPUMicros, a.RSSMegabytes, f.RSSMegabytes, a.FillMegabytes, a.RecordsPerSync, f.RecordsPerSync, a.WritesPerJob)
 	return []Row{
 		row("jobs_per_s", a.JobsPerSecond, f.JobsPerSecond), row("cpu_us_per_job", a.CPUMicros, f.CPUMicros),
 		row("rss_mb", a.RSSMegabytes, f.RSSMegabytes), row("records_per_fsync", a.RecordsPerSync, f.RecordsPerSync),
 		row("jetstream_writes_per_job", a.WritesPerJob, f.WritesPerJob),
 	}
+}
+
+// rounds is how often the row that matters most is measured, both sides in turn. The best of each counts: whatever else
+// a machine does only makes a round slower.
+const rounds = 3
+
+func sides(p plan) (a, f Sample, err error) {
+	n := 1
+	if p.concurrency == 256 && p.floor && p.sync == "default" {
+		n = rounds
+	}
+	for range n {
+		x, err := sample("agentrun", p)
+		if err != nil {
+			return a, f, err
+		}
+		a = better(a, x)
+		if !p.floor {
+			continue
+		}
+		if x, err = sample("floor", p); err != nil {
+			return a, f, err
+		}
+		f = better(f, x)
+	}
+	return a, f, nil
+}
+
+func better(a, b Sample) Sample {
+	if a.JobsPerSecond > b.JobsPerSecond {
+		return a
+	}
+	return b
 }
 
 func sample(kind string, p plan) (Sample, error) {
