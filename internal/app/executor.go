@@ -23,7 +23,8 @@ import (
 func Executor(ctx context.Context, c ExecutorConfig) error {
 	kinds := newKinds(c.Tools...)
 	defer kinds.close()
-	box, warnings, err := kinds.load(ctx, c.Config, c.lookup(), importAll)
+	kinds.again = importMust
+	box, warnings, err := kinds.load(ctx, c.Config, c.lookup(), importWait)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func (t *live) follow(ctx context.Context, c *Process, log *slog.Logger, done fu
 				return
 			}
 		}
-		box, warnings, err := kinds.load(ctx, c.Config, c.lookup(), importSeen)
+		box, warnings, err := kinds.load(ctx, c.Config, c.lookup(), kinds.again)
 		if err != nil {
 			log.Error("the config is not reloaded; the old one stays", "error", err)
 			continue

@@ -30,7 +30,7 @@ func TestReload(t *testing.T) {
 	reload := make(chan struct{})
 	c := &Process{Config: path, Seams: Seams{Reload: reload, Lookup: func(string) (string, bool) { return "", false }}}
 	kinds := testKinds(t)
-	box, _, err := kinds.load(t.Context(), path, c.lookup(), importAll)
+	box, _, err := kinds.load(t.Context(), path, c.lookup(), importWait)
 	if err != nil {
 		t.Fatal(err)
 	}

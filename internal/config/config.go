@@ -72,6 +72,7 @@ type MCPImport struct {
 	Server string
 	Match  string // a tool's name, or a prefix followed by *
 	Effect envelope.Effect
+	Place  Place
 }
 
 // Place is a position in a file, both from 1; columns count characters.

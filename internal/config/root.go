@@ -329,7 +329,7 @@ func (d *decoder) imports(o *object, server string) []MCPImport {
 	var out []MCPImport
 	for i, n := range p.value.items {
 		path := o.sub("import") + index(i)
-		at, m := n, MCPImport{Server: server, Effect: envelope.Write}
+		at, m := n, MCPImport{Server: server, Effect: envelope.Write, Place: d.at(n.place)}
 		if n.kind == mappingNode {
 			item := d.object(&pair{place: n.place, value: n}, path, "match", "effect")
 			if item == nil {

@@ -152,7 +152,17 @@ tools:
 	if !reflect.DeepEqual(f.MCPServers, wantServers) {
 		t.Errorf("servers: %+v", f.MCPServers)
 	}
-	wantImports := []MCPImport{{"tickets", "get_*", envelope.Write}, {"tickets", "close", envelope.Write}, {"tickets", "list_*", envelope.Read}}
+	wantImports := []MCPImport{
+		{Server: "tickets", Match: "get_*", Effect: envelope.Write},
+		{Server: "tickets", Match: "close", Effect: envelope.Write},
+		{Server: "tickets", Match: "list_*", Effect: envelope.Read},
+	}
+	for i := range f.MCPImports {
+		if f.MCPImports[i].Place.Line == 0 {
+			t.Errorf("import %d has no place", i)
+		}
+		f.MCPImports[i].Place = Place{}
+	}
 	if !reflect.DeepEqual(f.MCPImports, wantImports) {
 		t.Errorf("imports: %+v", f.MCPImports)
 	}

@@ -1,0 +1,213 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+type nothing struct{}
+
+type found struct {
+	Credit string `json:"credit_id"`
+}
+
+// billing is an MCP server with these tools, by name: what they say about themselves.
+func billing(t *testing.T, tools map[string]*mcp.ToolAnnotations) (url string) {
+	t.Helper()
+	s := mcp.NewServer(&mcp.Implementation{Name: "billing", Version: "1"}, nil)
+	for name, hints := range tools {
+		mcp.AddTool(s, &mcp.Tool{Name: name, Annotations: hints}, func(context.Context, *mcp.CallToolRequest, nothing) (*mcp.CallToolResult, found, error) {
+			return nil, found{Credit: name}, nil
+		})
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close(); <-done })
+	return "http://" + l.Addr().String()
+}
+
+func configFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func noVariables(string) (string, bool) { return "", false }
+
+func loadFile(t *testing.T, k *kinds, imports importing, text string) (*Toolbox, string, error) {
+	t.Helper()
+	box, warnings, err := k.load(t.Context(), configFile(t, text), noVariables, imports)
+	var lines []string
+	for _, w := range warnings {
+		lines = append(lines, w.String())
+	}
+	return box, strings.Join(lines, "\n"), err
+}
+
+func TestImport(t *testing.T) {
+	yes, no := true, false
+	url := billing(t, map[string]*mcp.ToolAnnotations{
+		"find_credit": {ReadOnlyHint: true}, "find_other": nil, "find_and_delete": {DestructiveHint: &yes},
+		"make_credit": {DestructiveHint: &no}, "drop": {DestructiveHint: &yes},
+	})
+	k := testKinds(t)
+	box, warnings, err := loadFile(t, k, importWait, `
+defaults: {retry: {max_attempts: 7}}
+mcp_servers:
+  billing: {url: "`+url+`", import: [{match: "find_*", effect: read}, "make_*", "nothing_*"]}
+tools:
+  looks_up: {effect: read, mcp: {server: billing, tool: find_other}}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]envelope.Effect{
+		"looks_up": envelope.Read, "find_credit": envelope.Read, "find_and_delete": envelope.Write, "make_credit": envelope.Write,
+	}
+	if got := box.Registry.Names(); len(got) != len(want) {
+		t.Errorf("tools %v", got)
+	}
+	for name, effect := range want {
+		tool, ok := box.Registry.Get(name)
+		if !ok || tool.Effect != effect || tool.Retry.MaxAttempts != 7 || tool.PoisonAfter != 3 {
+			t.Errorf("%s: %+v", name, tool)
+		}
+	}
+	for _, part := range []string{"find_and_delete of billing is taken over as a write", "billing has no tool nothing_*"} {
+		if !strings.Contains(warnings, part) {
+			t.Errorf("the warnings lack %q: %s", part, warnings)
+		}
+	}
+	tool, _ := box.Registry.Get("make_credit")
+	got := tool.Caller.Call(t.Context(), &connector.Call{OperationRef: "a/b/c", IdempotencyKey: "a/b/c", Args: json.RawMessage(`{}`)})
+	if !got.OK || string(got.Result) != `{"credit_id":"make_credit"}` {
+		t.Errorf("got %+v", got)
+	}
+	if field, ok := tool.CheckArgs(json.RawMessage(`{"unknown":1}`)); ok || field != "/unknown" {
+		t.Errorf("the server's input schema is not held: %q %v", field, ok)
+	}
+}
+
+func TestImportRefused(t *testing.T) {
+	url := billing(t, map[string]*mcp.ToolAnnotations{"same": nil})
+	k := testKinds(t)
+	for text, want := range map[string]string{
+		`{a: {url: "` + url + `", import: ["*"]}, b: {url: "` + url + `", import: ["same"]}}`: "has a tool same, and so has",
+		`{a: {command: ["/nonexistent/server"], import: ["*"]}}`:                              "mcp_servers.a does not say which tools it has",
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		if strings.Contains(text, "nonexistent") {
+			cancel() // it would be waited for
+		}
+		_, _, err := k.load(ctx, configFile(t, "mcp_servers: "+text+"\n"), noVariables, importWait)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	_, _, err := loadFile(t, k, importMust, `mcp_servers: {a: {command: ["/nonexistent/server"], import: ["*"]}}`)
+	if err == nil || !strings.Contains(err.Error(), "config.yaml:1:62: mcp_servers.a does not say") {
+		t.Errorf("at a reload: %v", err)
+	}
+	_, warnings, err := loadFile(t, k, importSeen, `mcp_servers: {a: {command: ["/nonexistent/server"], import: ["*"]}}`)
+	if err != nil || !strings.Contains(warnings, "its tools are not known here") {
+		t.Errorf("%v %s", err, warnings)
+	}
+	box, warnings, err := loadFile(t, k, importNone, `mcp_servers: {a: {command: ["/nonexistent/server"], import: ["*"]}}`)
+	if err != nil || warnings != "" || len(box.Registry.Names()) != 0 {
+		t.Errorf("%v %s", err, warnings)
+	}
+}
+
+func TestCheckMCP(t *testing.T) {
+	yes := true
+	url := billing(t, map[string]*mcp.ToolAnnotations{"drop": {DestructiveHint: &yes}, "find": {ReadOnlyHint: true}})
+	path := configFile(t, `
+mcp_servers: {billing: {url: "`+url+`", import: [find]}}
+tools: {drop_it: {effect: read, mcp: {server: billing, tool: drop}}}
+`)
+	var out strings.Builder
+	if err := Check(t.Context(), &out, Checking{Config: path, MCP: true}, noVariables); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"MCP server billing", "destructive", "drop_it, a read: every call will be refused", "read only", "imported, a write"} {
+		if !strings.Contains(out.String(), part) {
+			t.Errorf("it lacks %q:\n%s", part, &out)
+		}
+	}
+	out.Reset()
+	away := configFile(t, "mcp_servers: {billing: {command: [\"/nonexistent/server\"]}}\ntools: {}\n")
+	if err := Check(t.Context(), &out, Checking{Config: away, MCP: true}, noVariables); err == nil {
+		t.Error("a server that is away is not told")
+	}
+	if err := Check(t.Context(), &out, Checking{Config: away}, noVariables); err != nil {
+		t.Errorf("without --mcp: %v", err)
+	}
+}
+
+// Any kind looks any kind up.
+func TestVerifyOfAnyKind(t *testing.T) {
+	kindsOf := map[string]string{
+		"http":    `http: {url: "http://127.0.0.1:1/?ref={operation_ref}"}`,
+		"nats":    `nats: {subject: a.b}`,
+		"mcp":     `mcp: {server: billing, tool: find}`,
+		"command": `command: {argv: [find]}`,
+	}
+	k := testKinds(t)
+	for tool, toolConfig := range kindsOf {
+		for lookup, lookupConfig := range kindsOf {
+			box, _, err := loadFile(t, k, importNone, `
+mcp_servers: {billing: {url: "http://127.0.0.1:1/"}}
+tools: {x: {effect: write, `+toolConfig+`, verify: {`+lookupConfig+`, committed: "body.found"}}}
+`)
+			if err != nil {
+				t.Errorf("%s looked up by %s: %v", tool, lookup, err)
+				continue
+			}
+			if x, _ := box.Registry.Get("x"); x.Kind != tool || x.Looker == nil {
+				t.Errorf("%s looked up by %s: %+v", tool, lookup, x)
+			}
+		}
+	}
+}
+
+func TestOwnTools(t *testing.T) {
+	tool, err := connector.Func("refund", envelope.Write, func(context.Context, *connector.Call) (json.RawMessage, error) {
+		return json.RawMessage(`{}`), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := newKinds(tool)
+	t.Cleanup(k.close)
+	box, _, err := loadFile(t, k, importWait, `{defaults: {poison_after: 9, retry: {max_attempts: 5}}, tools: {}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, ok := box.Registry.Get("refund")
+	if !ok || got.Retry.MaxAttempts != 5 || got.PoisonAfter != 9 || tool.PoisonAfter != 0 {
+		t.Errorf("got %+v", got)
+	}
+	if _, _, err := loadFile(t, k, importWait, `tools: {refund: {effect: read, command: {argv: [a]}}}`); err == nil || !strings.Contains(err.Error(), "refund") {
+		t.Errorf("two tools of one name: %v", err)
+	}
+}
