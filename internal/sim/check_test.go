@@ -2,7 +2,6 @@ package sim
 
 import (
 	"encoding/json"
-	"sort"
 	"time"
 
 	"github.com/agentrun/executor/internal/record"
@@ -384,15 +383,5 @@ func (w *world) brief(r *run.Run) string {
 	if len(r.Owed) > 0 {
 		out += "owes " + itoa(uint64(len(r.Owed)))
 	}
-	return out
-}
-
-// runIDs lists the runs in order; w.mu is held.
-func (w *world) runIDs() []run.ID {
-	var out []run.ID
-	for id := range w.runs {
-		out = append(out, id)
-	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Run < out[j].Run })
 	return out
 }

@@ -334,7 +334,7 @@ func TestQueuesAreTheSame(t *testing.T) {
 		is(t, "wake again", p.waker.Wake(t.Context(), "default", id), nil)
 		pl.Want(2)
 		d = next()
-		equal(t, "a wake", []any{d.ID, d.Wake, d.Redelivered}, []any{id, true, false})
+		equal(t, "a wake", []any{d.ID, d.Wake}, []any{id, true}) // the real puller may have given it back before
 		is(t, "ack", d.Ack(), nil)
 		other := run.ID{Tenant: "acme", Run: "other"}
 		p.publish(other, []byte("{}"))

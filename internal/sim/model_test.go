@@ -492,10 +492,6 @@ func (s *mState) publishOne(m *model, scope envelope.Scope) bool {
 	return false
 }
 
-func (s *mState) owes(scope envelope.Scope) bool {
-	return s.r != nil && slices.ContainsFunc(s.r.Owed, func(o run.Owed) bool { return o.Scope == scope })
-}
-
 // openLetter is the episode of the letter that the record has open, 0 for none.
 func (s *mState) openLetter() uint8 {
 	if s.r == nil || s.r.Letter == nil || !s.r.Letter.Open {

@@ -274,19 +274,16 @@ func (p *puller) carry(d worker.Delivery, m *message, token int) {
 func (w *world) hinted(holder string, id run.ID) {
 	time.Sleep(w.dice.between("hint"+id.Run, 100*time.Microsecond, 2*time.Millisecond))
 	w.mu.Lock()
-	var to *executor
+	var life *proc
+	var to *worker.Worker
 	for _, e := range w.executors {
 		if e.holder == holder && e.worker != nil {
-			to = e
+			life, to = e.life, e.worker
 		}
 	}
 	w.mu.Unlock()
-	if to == nil {
-		return
-	}
-	p, wk := to.life, to.worker
-	if p.gate() {
-		wk.Hinted(id)
+	if to != nil && life.gate() {
+		to.Hinted(id)
 	}
 }
 

@@ -231,9 +231,10 @@ func (l link) Load(ctx context.Context, id run.ID) (out record.Stored, err error
 	return out, err
 }
 
-func (l link) Save(ctx context.Context, id run.ID, data []byte, h record.Header, expect uint64) (seq uint64, err error) {
+func (l link) Save(ctx context.Context, id run.ID, data []byte, h record.Header, expect uint64) (uint64, error) {
 	data = bytes.Clone(data)
-	err = l.p.do(ctx, "runs.save", id.Run, writes, func() (err error) {
+	var seq uint64 // read only when it is known: a call that failed may land later
+	err := l.p.do(ctx, "runs.save", id.Run, writes, func() (err error) {
 		seq, err = l.p.w.save(l.p.name, id, data, h, expect)
 		return err
 	})
@@ -254,7 +255,7 @@ func (l link) Append(ctx context.Context, out []record.Outgoing) ([]uint64, erro
 			return err
 		})
 		if err != nil {
-			return seqs, err
+			return nil, err
 		}
 	}
 	return seqs, nil
@@ -282,13 +283,17 @@ func (l link) ReadOutcome(ctx context.Context, seq uint64) (data []byte, err err
 	return data, err
 }
 
-func (l link) PutLetter(ctx context.Context, id run.ID, owner string, data []byte, letterID string, expect uint64) (seq uint64, err error) {
+func (l link) PutLetter(ctx context.Context, id run.ID, owner string, data []byte, letterID string, expect uint64) (uint64, error) {
 	data = bytes.Clone(data)
-	err = l.p.do(ctx, "letters.put", id.Run, writes, func() (err error) {
+	var seq uint64
+	err := l.p.do(ctx, "letters.put", id.Run, writes, func() (err error) {
 		seq, err = l.p.w.putLetter(l.p.name, id, owner, data, letterID, expect)
 		return err
 	})
-	return seq, err
+	if err != nil {
+		return 0, err
+	}
+	return seq, nil
 }
 
 func (l link) GetLetter(ctx context.Context, id run.ID, owner string) (s record.Stored, letterID string, err error) {
@@ -383,26 +388,33 @@ func (l fleetLink) Load(ctx context.Context) (data []byte, seq uint64, err error
 	return data, seq, err
 }
 
-func (l fleetLink) Save(ctx context.Context, data []byte, lease string, expect uint64) (seq uint64, err error) {
-	err = l.p.do(ctx, "fleet.save", "", writes, func() error {
-		w := l.p.w
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		last := uint64(0)
-		if w.fleet != nil {
-			last = w.fleet.Seq
-		}
-		if last != expect {
-			return record.ErrConflict
-		}
-		w.runSeq++
-		seq = w.runSeq
-		w.fleet = &storedRun{Stored: record.Stored{Data: bytes.Clone(data), Seq: seq}, header: record.Header{State: "fleet", Lease: lease}}
-		w.runLog = append(w.runLog, reconcile.Change{ID: reconcile.FleetID, Seq: seq, Header: w.fleet.header})
-		w.changed()
-		return nil
+func (l fleetLink) Save(ctx context.Context, data []byte, lease string, expect uint64) (uint64, error) {
+	var seq uint64
+	err := l.p.do(ctx, "fleet.save", "", writes, func() (err error) {
+		seq, err = l.p.w.saveFleet(data, lease, expect)
+		return err
 	})
-	return seq, err
+	if err != nil {
+		return 0, err
+	}
+	return seq, nil
+}
+
+func (s *server) saveFleet(data []byte, lease string, expect uint64) (uint64, error) {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	last := uint64(0)
+	if s.fleet != nil {
+		last = s.fleet.Seq
+	}
+	if last != expect {
+		return 0, record.ErrConflict
+	}
+	s.runSeq++
+	s.fleet = &storedRun{Stored: record.Stored{Data: bytes.Clone(data), Seq: s.runSeq}, header: record.Header{State: "fleet", Lease: lease}}
+	s.runLog = append(s.runLog, reconcile.Change{ID: reconcile.FleetID, Seq: s.runSeq, Header: s.fleet.header})
+	s.changed()
+	return s.runSeq, nil
 }
 
 // follow reports a log from its beginning and then what comes, late and in order, until ctx ends.

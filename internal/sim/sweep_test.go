@@ -181,9 +181,12 @@ func (sc *scenario) play(t *testing.T, faults map[int]fault, bolt string) (calls
 		w.executors = []*executor{{w: w, name: "x1", lease: lease, lazy: true, disk: d}}
 		w.recons = []*reconciler{{w: w, name: "r1", lease: lease}}
 		s.run()
+		failed = w.report()
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		calls, ops = w.calls, s.ops
-		if w.broken != "" {
-			failed = w.report()
+		if w.broken == "" {
+			failed = ""
 		}
 	})
 	return calls, ops, failed
@@ -256,15 +259,14 @@ func (s *sweep) run() {
 	}
 	s.mu.Unlock()
 	close(s.closed)
-	e.life.die("the world ends")
-	r.life.die("the world ends")
-	<-e.down
-	<-r.down
 	s.mu.Lock()
-	procs := slices.Clone(s.procs)
+	procs, downs := slices.Clone(s.procs), []chan struct{}{e.down, r.down}
 	s.mu.Unlock()
 	for _, p := range procs {
 		p.die("the world ends")
+	}
+	for _, down := range downs {
+		<-down
 	}
 	time.Sleep(time.Minute)
 }

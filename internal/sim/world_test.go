@@ -75,7 +75,7 @@ func (a *tally) play(t *testing.T, seed uint64) {
 	if *traceFlag {
 		fmt.Fprintln(os.Stderr, w.report())
 	}
-	if w.broken != "" {
+	if w.isBroken() {
 		a.failed.Store(true)
 		t.Errorf("seed %d (make sim SEED=%d N=1): %s", seed, seed, w.report())
 	}
@@ -91,6 +91,8 @@ type tally struct {
 func (a *tally) add(w *world) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	a.runs += len(w.runs)
 	a.calls += w.calls
 	a.sends += len(w.flights)
@@ -304,11 +306,11 @@ func (p *player) event() {
 	case n < 4:
 		p.crash(e, d.chance("lost", 200))
 	case n < 7:
-		p.rest(e.life, e.name, d.between("pause", time.Second, 20*time.Second))
+		p.rest(p.living(&e.life), e.name, d.between("pause", time.Second, 20*time.Second))
 	case n < 8:
-		r.life.die("killed")
+		p.living(&r.life).die("killed")
 	case n < 9:
-		p.rest(r.life, r.name, d.between("pause", time.Second, 20*time.Second))
+		p.rest(p.living(&r.life), r.name, d.between("pause", time.Second, 20*time.Second))
 	case n < 11:
 		go p.redeploy(e)
 	case n < 12:
@@ -340,7 +342,14 @@ func (p *player) crash(e *executor, disk bool) {
 	p.mu.Lock()
 	e.lost = disk
 	p.mu.Unlock()
-	e.life.die("killed")
+	p.living(&e.life).die("killed")
+}
+
+// living reads which life a process has now.
+func (p *player) living(life **proc) *proc {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return *life
 }
 
 // redeploy ends an executor as a deploy does.
@@ -436,11 +445,7 @@ func (p *player) supervise(name string, down func() chan struct{}, start func())
 func (p *player) run() {
 	for _, e := range p.executors {
 		e.start()
-		go p.supervise(e.name, func() chan struct{} {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			return e.down
-		}, func() {
+		go p.supervise(e.name, func() chan struct{} { return p.ending(&e.down) }, func() {
 			p.mu.Lock()
 			if e.lost {
 				p.sayLocked("%s has lost its journal", e.name)
@@ -453,11 +458,7 @@ func (p *player) run() {
 	}
 	for _, r := range p.recons {
 		r.start()
-		go p.supervise(r.name, func() chan struct{} {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			return r.down
-		}, r.start)
+		go p.supervise(r.name, func() chan struct{} { return p.ending(&r.down) }, r.start)
 	}
 }
 
@@ -497,12 +498,19 @@ func (p *player) end() {
 		who.die("the world ends")
 	}
 	for _, e := range p.executors {
-		p.downIn(e.name, e.down)
+		p.downIn(e.name, p.ending(&e.down))
 	}
 	for _, r := range p.recons {
-		p.downIn(r.name, r.down)
+		p.downIn(r.name, p.ending(&r.down))
 	}
 	time.Sleep(time.Minute) // for what is still on the wire: nothing waits in a bubble that is left
+}
+
+// ending reads which channel tells of the present life's end.
+func (p *player) ending(down *chan struct{}) chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return *down
 }
 
 func (p *player) downIn(name string, down chan struct{}) {
