@@ -148,6 +148,9 @@ func (*peer) Can(d connectortest.Do) bool {
 	return d == connectortest.Answer || d == connectortest.Fail || d == connectortest.Hang || d == connectortest.Garble
 }
 
+// StartTime is generous: the program is this test binary, perhaps with the race detector in it.
+func (*peer) StartTime() time.Duration { return 3 * time.Second }
+
 func (p *peer) Script(s connectortest.Script) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -371,7 +374,7 @@ func TestTimeoutKillsTheGroup(t *testing.T) {
 			defer cancel()
 			tool := shell(t, envelope.Write, script, func(s *connector.Spec) {
 				if how == "timeout" {
-					s.Timeout = time.Second
+					s.Timeout = 3 * time.Second
 				}
 			})
 			done := make(chan envelope.Reply, 1)

@@ -135,7 +135,11 @@ func lostWhenReused(t *testing.T, s *suite) {
 func slow(t *testing.T, s *suite) {
 	s.need(t, Hang)
 	s.peer.Script(Script{Do: Hang})
-	tool := s.tool(t, func(sp *connector.Spec) { sp.Timeout = 150 * time.Millisecond })
+	timeout := 150 * time.Millisecond
+	if p, ok := s.peer.(Starter); ok {
+		timeout += p.StartTime()
+	}
+	tool := s.tool(t, func(sp *connector.Spec) { sp.Timeout = timeout })
 	s.expectNoReply(t, tool.Caller.Call(t.Context(), call()))
 	s.arrived(t, 1)
 }

@@ -55,6 +55,9 @@ type Peer interface {
 	Arrived() <-chan Seen
 }
 
+// Starter is a Peer that begins anew for each request, and takes up to StartTime until it can have read one.
+type Starter interface{ StartTime() time.Duration }
+
 // resultMax is the size limit of results in the suite, in bytes.
 const resultMax = 4 << 10
 
