@@ -111,6 +111,14 @@ func (i *installation) tools() (tools []*connector.Tool, err error) {
 				return nil, ctx.Err()
 			}
 		}},
+		"picky": {envelope.Write, func(ctx context.Context, c *connector.Call) (json.RawMessage, error) {
+			var args struct{ N int }
+			if json.Unmarshal(c.Args, &args) != nil {
+				return nil, &connector.Fault{Code: envelope.CodeInvalidArgument, CommitState: envelope.NotCommitted}
+			}
+			<-i.hold
+			return nil, nil
+		}},
 		"approved": {envelope.Write, i.pay},
 		"break": {envelope.Write, func(context.Context, *connector.Call) (json.RawMessage, error) {
 			return nil, context.DeadlineExceeded // a write that never answered: unknown

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/agentrun/executor/pkg/envelope"
@@ -168,9 +169,11 @@ func (f *follower) add(s *Outcome) {
 			f.end = s
 		}
 	case refusesJob(s):
-		if !s.Stored {
+		if !s.Stored && !f.asked && (s.Step == "" || slices.Contains(f.names, s.Step)) {
 			f.refused = s
 		}
+	case refusal(s) && (s.Stored || f.asked):
+		// It told another job's caller something, and changed nothing of the step.
 	default:
 		f.steps[s.Step] = s
 		if f.end != nil && f.end.Stored && !refusal(s) {
