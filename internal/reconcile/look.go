@@ -29,7 +29,11 @@ func (rc *Reconciler) look(ctx context.Context, e *entry) {
 // failed ends a look that did not come to its end: the run stays due.
 func (rc *Reconciler) failed(ctx context.Context, e *entry, h *record.Handle, err error) {
 	if ctx.Err() == nil && !errors.Is(err, record.ErrConflict) {
-		rc.Log.Warn("run not tended to, it stays due", "tenant", e.id.Tenant, "run_id", e.id.Run, "error", err)
+		trace := ""
+		if h != nil && h.Run != nil {
+			trace = h.Run.TraceID()
+		}
+		rc.Log.Warn("run not tended to, it stays due", "tenant", e.id.Tenant, "run_id", e.id.Run, "trace_id", trace, "error", err)
 	}
 	wait := rc.pause()
 	if errors.Is(err, record.ErrConflict) {
@@ -124,7 +128,7 @@ func (rc *Reconciler) decide(e *entry, r *run.Run) bool {
 		}
 	}
 	if r.Lease != nil && rc.leaseOver(e, r.Lease) && r.LeaseEnded(rc.Tools, src) == run.Applied {
-		rc.Log.Info("lease ended", "tenant", e.id.Tenant, "run_id", e.id.Run, "holder", e.lease.Holder)
+		rc.Log.Info("lease ended", "tenant", e.id.Tenant, "run_id", e.id.Run, "trace_id", r.TraceID(), "holder", e.lease.Holder)
 		changed = true
 	}
 	if rc.Records.Due() >= r.Deadline && r.Expire(src.At) == run.Applied {

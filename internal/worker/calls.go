@@ -104,7 +104,7 @@ func (l *loop) launch(d *run.Dispatch) {
 		}}
 		began := time.Now()
 		res.reply = l.w.Tools.Call(ctx, d, info)
-		res.ref = l.offload(leased, d, res.reply.Result)
+		res.ref = l.offload(leased, d, trace, res.reply.Result)
 		res.at = l.w.Records.Now()
 		code := envelope.Code("")
 		if !res.reply.OK {
@@ -140,10 +140,10 @@ func (l *loop) renewDue() bool {
 
 // offload keeps a large result in the object store, for as long as the lease is ours. One that could not be kept is too
 // large for the record, which says so.
-func (l *loop) offload(leased context.Context, d *run.Dispatch, result json.RawMessage) *envelope.ObjectRef {
+func (l *loop) offload(leased context.Context, d *run.Dispatch, trace string, result json.RawMessage) *envelope.ObjectRef {
 	ref, err := l.w.Records.Offload(leased, l.id, d.Step, d.ID, result)
 	if err != nil {
-		l.w.Log.Warn("large result not kept", "tenant", l.id.Tenant, "run_id", l.id.Run, "step", d.Step, "error", err)
+		l.w.Log.Warn("large result not kept", "tenant", l.id.Tenant, "run_id", l.id.Run, "step", d.Step, "attempt", d.Attempt, "trace_id", run.TraceID(l.id, trace), "error", err)
 	}
 	return ref
 }

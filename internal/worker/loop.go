@@ -190,7 +190,7 @@ func (l *loop) persists(err error) bool {
 	if now.Sub(l.failing) > 2*l.w.Lease {
 		return false
 	}
-	l.w.Log.Warn("run not brought forward, again soon", "tenant", l.id.Tenant, "run_id", l.id.Run, "error", err)
+	l.w.Log.Warn("run not brought forward, again soon", "tenant", l.id.Tenant, "run_id", l.id.Run, "trace_id", l.traceID(), "error", err)
 	l.h, l.fresh = nil, false
 	sleep(l.w.ctx, 50*time.Millisecond+now.Sub(l.failing)/2)
 	return true
@@ -252,6 +252,14 @@ func (l *loop) cancelLost() {
 	}
 }
 
+// traceID is the run's trace for the log; "" while the record is not known.
+func (l *loop) traceID() string {
+	if l.h == nil || l.h.Run == nil {
+		return ""
+	}
+	return l.h.Run.TraceID()
+}
+
 func (l *loop) mine(holder string) bool { return holder == l.w.Holder }
 
 // abort leaves the run as a crash would: what is in flight is cut off, and the record tells others. What came back is kept
@@ -279,7 +287,7 @@ func (l *loop) abort(err error) {
 	}
 	l.grants = map[string]*grant{}
 	if l.w.ctx.Err() == nil {
-		l.w.Log.Error("run given up by this worker", "tenant", l.id.Tenant, "run_id", l.id.Run, "error", err)
+		l.w.Log.Error("run given up by this worker", "tenant", l.id.Tenant, "run_id", l.id.Run, "trace_id", l.traceID(), "error", err)
 	}
 	l.collect()
 	for _, d := range append(l.holding, l.arrived...) {
@@ -388,7 +396,7 @@ func (l *loop) publish(ctx context.Context) error {
 			return err
 		}
 		l.w.Ready.Block("publish", "an outcome or a dead letter cannot be written: "+err.Error())
-		l.w.Log.Warn("outcome not published yet", "tenant", l.id.Tenant, "run_id", l.id.Run, "error", err)
+		l.w.Log.Warn("outcome not published yet", "tenant", l.id.Tenant, "run_id", l.id.Run, "trace_id", l.traceID(), "error", err)
 		if len(l.calls) == 0 {
 			l.slots(0)
 		}
