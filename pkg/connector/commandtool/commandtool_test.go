@@ -135,7 +135,10 @@ func (*peer) Kind() connector.Kind { return commandtool.New() }
 
 func (p *peer) Spec(envelope.Effect) connector.KindSpec {
 	return connector.KindSpec{Command: &connector.CommandSpec{
-		Argv: []string{os.Args[0]}, Env: map[string]string{peerVariable: p.listener.Addr().String()},
+		Argv: []string{os.Args[0]}, Env: map[string]string{
+			peerVariable: p.listener.Addr().String(),
+			"GORACE":     "atexit_sleep_ms=0", // a program with the race detector in it lingers for a second else
+		},
 	}}
 }
 

@@ -49,6 +49,9 @@ type message struct {
 
 const relayVariable = "MCPTOOL_RELAY"
 
+// quickExit keeps a program with the race detector in it from lingering for a second.
+const quickExit = "atexit_sleep_ms=0"
+
 func TestMain(m *testing.M) {
 	if addr := os.Getenv(relayVariable); addr != "" {
 		os.Exit(relay(addr))
@@ -136,7 +139,7 @@ func (p *peer) url() string { return "http://" + p.listener.Addr().String() + "/
 
 func (p *peer) spec() connector.MCPServerSpec {
 	if p.stdio {
-		return connector.MCPServerSpec{Command: []string{os.Args[0]}, Env: map[string]string{relayVariable: p.url()}}
+		return connector.MCPServerSpec{Command: []string{os.Args[0]}, Env: map[string]string{relayVariable: p.url(), "GORACE": quickExit}}
 	}
 	return connector.MCPServerSpec{URL: p.url(), Headers: map[string]string{"Authorization": "Bearer s3cr3t", "X-Idempotency-Key": "fixed"}}
 }

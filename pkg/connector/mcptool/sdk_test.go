@@ -79,7 +79,7 @@ func sdkKinds(t *testing.T) map[string]func() (*mcptool.Kind, *atomic.Int64) {
 	}
 	out := map[string]func() (*mcptool.Kind, *atomic.Int64){
 		"stdio": func() (*mcptool.Kind, *atomic.Int64) {
-			return kindFor(connector.MCPServerSpec{Command: []string{os.Args[0]}, Env: map[string]string{sdkVariable: "1"}}, nil)
+			return kindFor(connector.MCPServerSpec{Command: []string{os.Args[0]}, Env: map[string]string{sdkVariable: "1", "GORACE": quickExit}}, nil)
 		},
 	}
 	for name, options := range map[string]*mcp.StreamableHTTPOptions{

@@ -113,7 +113,7 @@ func newFlawed(t *testing.T, flaw string) *flawedServer {
 	t.Helper()
 	s := &flawedServer{log: filepath.Join(t.TempDir(), "log")}
 	s.kind = mcptool.New(map[string]connector.MCPServerSpec{"billing": {
-		Command: []string{os.Args[0]}, Env: map[string]string{flawVariable: flaw, logVariable: s.log},
+		Command: []string{os.Args[0]}, Env: map[string]string{flawVariable: flaw, logVariable: s.log, "GORACE": quickExit},
 	}})
 	t.Cleanup(s.kind.Close)
 	return s
