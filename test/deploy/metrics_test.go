@@ -99,7 +99,7 @@ func TestRulesUseMetricsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	known, sections := knownMetrics(t), anchors(read(t, "docs/operations.md"))
-	tests := read(t, "deploy/prometheus/rules_test.yaml")
+	tests := read(t, "deploy/prometheus/rules_test.yaml") + read(t, "deploy/prometheus/rules_day_test.yaml")
 	alerts := 0
 	for _, group := range file.Groups {
 		for _, rule := range group.Rules {

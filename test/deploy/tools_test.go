@@ -215,7 +215,7 @@ func TestPrometheusRules(t *testing.T) {
 	if out := tool(t, nil, promtool, "check", "rules", "deploy/prometheus/rules.yaml"); !strings.Contains(out, "SUCCESS") {
 		t.Error(out)
 	}
-	toolIn(t, filepath.Join(root, "deploy/prometheus"), nil, promtool, "test", "rules", "rules_test.yaml")
+	toolIn(t, filepath.Join(root, "deploy/prometheus"), nil, promtool, "test", "rules", "rules_test.yaml", "rules_day_test.yaml")
 }
 
 // TestTheExampleConfigIsValid runs executor check on it.
