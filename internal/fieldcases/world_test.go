@@ -494,3 +494,8 @@ func (w *world) story() string {
 	}
 	return b.String()
 }
+
+// deadline bounds one request.
+func (w *world) deadline() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), 10*time.Second)
+}
