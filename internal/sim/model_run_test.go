@@ -192,6 +192,10 @@ func modelScenarios() []mOpt {
 // from each of their states a settled run must be reachable without a fault; each looser reading and each planted bug must
 // be caught.
 func TestModel(t *testing.T) {
+	if raced {
+		t.Skip("the exploration has one goroutine: the race detector has nothing to see in it")
+	}
+	t.Parallel()
 	began := time.Now()
 	for _, o := range modelScenarios() {
 		if *modelOnly != "" && !strings.Contains(o.name, *modelOnly) {

@@ -14,7 +14,11 @@ import (
 	"github.com/agentrun/executor/pkg/run"
 )
 
-var pairsFlag = flag.Int("sim.pairs", 10, "in the sweep of pairs, how many seam calls may lie between the two crashes (0: any number)")
+var pairsFlag = flag.Int("sim.pairs", 4, "in the sweep of pairs, how many seam calls may lie between the two crashes (0: any number)")
+
+// raced: the race detector is on. What runs one goroutine, or the same interleavings many times over, then takes minutes
+// and shows nothing new.
+var raced bool
 
 // scenario is one short history that is swept: something befalls its seam call k, for every k.
 type scenario struct {
@@ -319,6 +323,7 @@ func (s *sweep) answer() {
 
 // TestSweep: the scenario alone first, with its end; then each fault at each seam call.
 func TestSweep(t *testing.T) {
+	t.Parallel()
 	began, runs := time.Now(), 0
 	for i := range scenarios {
 		sc := &scenarios[i]
@@ -369,6 +374,10 @@ func TestSweepEnds(t *testing.T) {
 
 // TestSweepPairs: two crashes, the second at most -sim.pairs seam calls after the first (make sim has every pair).
 func TestSweepPairs(t *testing.T) {
+	if raced {
+		t.Skip("under the race detector TestSweep alone runs: this repeats its interleavings")
+	}
+	t.Parallel()
 	began, runs := time.Now(), 0
 	for i := range scenarios {
 		sc := &scenarios[i]
@@ -396,6 +405,10 @@ func TestSweepPairs(t *testing.T) {
 
 // TestSweepBolt: each crash again with a real journal.
 func TestSweepBolt(t *testing.T) {
+	if raced {
+		t.Skip("under the race detector TestSweep alone runs: this repeats its interleavings")
+	}
+	t.Parallel()
 	began, runs := time.Now(), 0
 	for i := range scenarios {
 		sc := &scenarios[i]
