@@ -87,11 +87,16 @@ func (a *auditor) run(ctx context.Context) {
 	runs, letters := time.NewTicker(sweepRunsEvery), time.NewTicker(sweepLettersEvery)
 	defer runs.Stop()
 	defer letters.Stop()
+	remade := a.index.Remade()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-runs.C:
+			if now := a.index.Remade(); now != remade && a.index.Ready() {
+				remade = now // the stream of the letters is another one: what it lacks is owed by the records
+				a.sweepLetters(ctx)
+			}
 			a.sweepRuns(ctx, limit)
 		case <-letters.C:
 			a.index.Expire()

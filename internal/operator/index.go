@@ -58,6 +58,7 @@ type Index struct {
 	current  [2]bool       // runs, letters
 	seenRun  uint64
 	seenMail uint64
+	remade   int // how often the stream of the letters was made anew
 
 	runs    runs
 	letters letters
@@ -121,6 +122,7 @@ func (x *Index) Letter(c LetterChange) {
 	case Reset:
 		x.letters.reset()
 		x.seenMail, x.current[1] = 0, false
+		x.remade++
 		x.counter.ForgetLetters()
 		return
 	}
@@ -224,6 +226,13 @@ func (x *Index) Keep(there map[run.ID]bool, upTo uint64) (missing []run.ID) {
 		}
 	}
 	return missing
+}
+
+// Remade is how often the stream of the letters was made anew.
+func (x *Index) Remade() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.remade
 }
 
 // Seen is the highest sequence of a letter that was seen.
