@@ -252,7 +252,7 @@ func (j *judge) reason(p *Plan, end *Told, gap map[string]bool) {
 		return slices.ContainsFunc(requests, func(q Request) bool { return strings.HasSuffix(q.Plan, plan) })
 	}
 	legal := false
-	switch end.Outcome {
+	switch r := j.state.Records[p.ID]; end.Outcome {
 	case envelope.OK:
 		legal = true
 	case envelope.Fatal:
@@ -265,6 +265,10 @@ func (j *judge) reason(p *Plan, end *Told, gap map[string]bool) {
 			legal = gap[end.Step]
 		case "attempt_budget_exhausted":
 			legal = len(requests) >= MaxAttempts
+		case "tool_call_budget_exhausted":
+			legal = p.Shape == tightBudget && end.Spent != nil && end.Spent.ToolCalls == fewCalls
+		case "elapsed_budget_exhausted":
+			legal = p.Shape == shortTime && r != nil && end.At.Sub(r.CreatedAt) >= littleTime*time.Second
 		}
 	}
 	if !legal {
@@ -305,7 +309,11 @@ func (j *judge) record(p *Plan, end *Told) {
 			j.bad(p.ID, RuleBudget, "step %s: %d requests, %d attempts recorded, %d of them count", s.Step, len(requests), rs.Attempt, rs.Used)
 		}
 	}
-	if wire > r.Spent.ToolCalls || r.Spent.ToolCalls > MaxCalls || end.Spent == nil || end.Spent.ToolCalls != r.Spent.ToolCalls {
+	most := int64(MaxCalls)
+	if p.Shape == tightBudget {
+		most = fewCalls
+	}
+	if wire > r.Spent.ToolCalls || r.Spent.ToolCalls > most || end.Spent == nil || end.Spent.ToolCalls != r.Spent.ToolCalls {
 		j.bad(p.ID, RuleBudget, "%d requests, %d tool calls in the record", wire, r.Spent.ToolCalls)
 	}
 }

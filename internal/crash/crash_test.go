@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -155,4 +157,36 @@ func TestAStepBlockedByAnUnknownOneIsLetGo(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A run that stays open rests with an outcome whose writer died before it had published it: the reconciler does.
+func TestAnOutcomeOwedByAnOpenRunIsPublished(t *testing.T) {
+	f, results := follow(t, time.Second, 1, nil)
+	conn, err := bus.Connect(bus.Options{URL: "nats://" + f.addr, Name: "crash"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	records := app.NewRecords(conn, time.Hour)
+	id := run.ID{Tenant: tenant, Run: "open"}
+	now := envelope.TimeOf(time.Now())
+	job := strings.TrimSuffix(string(singleStep(id, "load")), "}") + `,"more":true}`
+	r := run.Create(id, run.Message{Seq: 1, Time: now, Queue: queue, Data: []byte(job)}, deadDefaults(), now)
+	d := r.Begin("s", deadTools{}, run.Start{Dispatch: "d", LeaseID: "l", Holder: "dead.1", Seconds: 1, Worker: "dead"}, now)
+	r.Reply(d.ID, envelope.Reply{OK: true, Result: []byte(`{"id":"x"}`)}, deadTools{}, run.Source{By: "dead", At: now})
+	if r.State() != "open" || len(r.Owed) != 1 {
+		t.Fatalf("the run is %s and owes %d outcomes", r.State(), len(r.Owed))
+	}
+	if err := records.Save(t.Context(), &record.Handle{ID: id, Run: r}); err != nil {
+		t.Fatal(err)
+	}
+	for start := time.Now(); time.Since(start) < 20*time.Second; {
+		if steps, _ := results.Of(id); len(steps) == 1 && steps[0].N == 1 && steps[0].message.Outcome == envelope.OK {
+			return
+		}
+		if !pause(t.Context(), 10*time.Millisecond) {
+			break
+		}
+	}
+	t.Error("its outcome is not published within 20 s")
 }

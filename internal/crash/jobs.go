@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -36,7 +37,18 @@ type Plan struct {
 var shapes = []struct {
 	name   string
 	weight int
-}{{"single write", 40}, {"read, write, read", 25}, {"parallel writes", 15}, {"open run", 20}}
+}{
+	{"single write", 34}, {"read, write, read", 22}, {"parallel writes", 14}, {"open run", 20}, {tightBudget, 5}, {shortTime, 5},
+}
+
+// Runs that a budget may end.
+const (
+	tightBudget = "few calls"
+	shortTime   = "little time"
+
+	fewCalls   = 3
+	littleTime = 3 // seconds
+)
 
 // plan draws a run.
 func drawPlan(r *rand.Rand, n int) *Plan {
@@ -64,6 +76,14 @@ func drawPlan(r *rand.Rand, n int) *Plan {
 		w := write("w")
 		w.Args = json.RawMessage(`{"of":{"$from":"a#/id"}}`)
 		job(false, read("a"), w, read("b"))
+	case tightBudget:
+		job(false, read("a"), write("w1"), write("w2"))
+		calls := int64(fewCalls)
+		p.Jobs[0].Budget = &budget.Request{MaxToolCalls: &calls}
+	case shortTime:
+		job(false, read("a"), write("w1"), write("w2"))
+		seconds := float64(littleTime)
+		p.Jobs[0].Budget = &budget.Request{MaxElapsedSeconds: &seconds}
 	case "parallel writes":
 		job(false, write("w1"), write("w2"), write("w3"))
 		p.Jobs[0].Parallel = true

@@ -25,8 +25,8 @@ func command(ctx context.Context, args []string) int {
 	opt := Options{Lease: time.Second, Busy: 60, Every: 40 * time.Millisecond, Settle: 90 * time.Second}
 	flags.IntVar(&opt.Deaths, "n", 60, "processes to kill")
 	flags.Uint64Var(&opt.Seed, "seed", 0, "seed; 0 draws one")
-	flags.DurationVar(&opt.Interval, "interval", 200*time.Millisecond, "mean time between two faults")
-	flags.IntVar(&opt.Round, "round", 100, "deaths between two breaks in which everything must settle")
+	flags.DurationVar(&opt.Interval, "interval", 110*time.Millisecond, "mean time between two faults")
+	flags.IntVar(&opt.Round, "round", 200, "deaths between two breaks in which everything must settle")
 	flags.IntVar(&opt.Busy, "busy", opt.Busy, "unfinished runs at once")
 	flags.StringVar(&opt.Dir, "dir", "", "directory for stores, journals and logs; a temporary one is removed unless a promise is broken")
 	report := flags.String("report", "", "file for the report")
@@ -54,8 +54,8 @@ func test(ctx context.Context, opt Options, report string, rounds, leases int) e
 			return err
 		}
 		opt.Dir = dir
-	} else if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
-		return err
+	} else if err := os.Mkdir(opt.Dir, 0o700); err != nil {
+		return fmt.Errorf("the directory must be new, or old runs would be taken for ours: %w", err)
 	}
 	root, err := moduleRoot()
 	if err != nil {

@@ -242,6 +242,14 @@ func (deadTools) Tool(name string) (*run.Tool, bool) {
 	return &run.Tool{Name: name, Effect: effect, Timeout: t.Timeout, Retry: run.Retry{MaxAttempts: MaxAttempts}}, true
 }
 
+// deadDefaults are what the dead worker's config said.
+func deadDefaults() run.Defaults {
+	return run.Defaults{Owner: "oncall", Workflow: "crash", Actor: "agent:crash", Budget: budget.Limits{
+		MaxTurns: 50, MaxToolCalls: MaxCalls, MaxAttemptsPerStep: MaxAttempts, MaxElapsedMillis: 3600_000,
+		MaxInputTokens: 1, MaxOutputTokens: 1, MaxEstimatedCostMinorUnits: 1,
+	}}
+}
+
 // expired puts runs into the store whose worker has died, half of them in the middle of a write, and times how long a
 // reconciler takes, from its start, until no record has that worker's lease.
 func expired(ctx context.Context, bin binaries, dir string, n int) (time.Duration, error) {
@@ -304,10 +312,7 @@ func expired(ctx context.Context, bin binaries, dir string, n int) (time.Duratio
 func orphanRecord(ctx context.Context, records *record.Records, i int, lease time.Duration) error {
 	id := run.ID{Tenant: tenant, Run: "x" + strconv.Itoa(i)}
 	now := records.Now()
-	r := run.Create(id, run.Message{Seq: uint64(i + 1), Time: now, Queue: queue, Data: singleStep(id, []string{"load", "pay"}[i%2])}, run.Defaults{
-		Owner: "oncall", Workflow: "crash", Actor: "agent:crash",
-		Budget: budget.Limits{MaxTurns: 50, MaxToolCalls: MaxCalls, MaxAttemptsPerStep: MaxAttempts, MaxElapsedMillis: 3600_000, MaxInputTokens: 1, MaxOutputTokens: 1, MaxEstimatedCostMinorUnits: 1},
-	}, now)
+	r := run.Create(id, run.Message{Seq: uint64(i + 1), Time: now, Queue: queue, Data: singleStep(id, []string{"load", "pay"}[i%2])}, deadDefaults(), now)
 	d := r.Begin("s", deadTools{}, run.Start{
 		Dispatch: run.DispatchID("d" + strconv.Itoa(i)), LeaseID: "l" + strconv.Itoa(i), Holder: "dead.1", Seconds: lease.Seconds(), Worker: "dead",
 	}, now)

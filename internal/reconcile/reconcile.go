@@ -295,6 +295,13 @@ func (rc *Reconciler) plan(e *entry, now time.Time) (at time.Time, keep bool) {
 	if !e.h.Due.IsZero() {
 		at = now.Add(e.h.Due.Sub(rc.Records.Clock.Lower()))
 	}
+	if e.h.State == "open" || e.h.State == string(run.Waiting) {
+		// It rests, and may owe an outcome whose writer died before it had published it: a look tells, and nothing else
+		// would bring somebody here before its time.
+		if soon := now.Add(rc.Lease); soon.Before(at) {
+			at = soon
+		}
+	}
 	if e.lease.ID != "" {
 		if end := e.seen.Add(e.lease.Length); end.Before(at) {
 			at = end
