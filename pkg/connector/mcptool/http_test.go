@@ -337,7 +337,7 @@ func TestBadAnswersAreOneCallsOwn(t *testing.T) {
 func TestCancellationIsTold(t *testing.T) {
 	p := newPeer(t, func(p *peer) { p.events = true })
 	p.Script(connectortest.Script{Do: connectortest.Hang})
-	got := compile(t, p, envelope.Write, func(s *connector.Spec) { s.Timeout = 100 * time.Millisecond }).Caller.Call(t.Context(), call(`{}`))
+	got := compile(t, p, envelope.Write, func(s *connector.Spec) { s.Timeout = time.Second }).Caller.Call(t.Context(), call(`{}`))
 	if !got.NoReply || got.Row.Code != envelope.CodeOutcomeUnknown {
 		t.Fatalf("got %+v", got)
 	}

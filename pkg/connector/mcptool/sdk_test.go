@@ -51,7 +51,6 @@ func sdkServer(calls *atomic.Int64) *mcp.Server {
 		case "progress":
 			for i := range 20 {
 				_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: "p", Progress: float64(i)})
-				_ = r.Session.Log(ctx, &mcp.LoggingMessageParams{Level: "info", Data: "working"})
 			}
 		}
 		ref, _ := r.Params.Meta["agentrun/operation_ref"].(string)

@@ -242,7 +242,7 @@ func TestServerThatDiedMeanwhile(t *testing.T) {
 // A call that a hung server lets run out of time is lost. The server does not answer a ping either, and is replaced.
 func TestServerThatHangs(t *testing.T) {
 	s := newFlawed(t, "hangs")
-	if got := s.call(t, 200*time.Millisecond, `{}`); !got.NoReply || got.Row.Code != envelope.CodeOutcomeUnknown {
+	if got := s.call(t, 3*time.Second, `{}`); !got.NoReply || got.Row.Code != envelope.CodeOutcomeUnknown {
 		t.Fatalf("got %+v", got)
 	}
 	_, pids := s.logged(t)
@@ -256,21 +256,21 @@ func TestServerThatHangs(t *testing.T) {
 func TestServerThatStopsReading(t *testing.T) {
 	s := newFlawed(t, "stops reading")
 	big := `{"a":"` + strings.Repeat("x", 1<<20) + `"}`
-	if got := s.call(t, 500*time.Millisecond, big); !got.NoReply || got.NotSent {
+	if got := s.call(t, 3*time.Second, big); !got.NoReply || got.NotSent {
 		t.Fatalf("cut off in the middle: %+v", got)
 	}
 	_, pids := s.logged(t)
 	gone(t, pids[0])
 	// The pipe of the next one is filled by a call that fits into it; of the one after that nothing can be written.
 	fits := `{"a":"` + strings.Repeat("x", 65000) + `"}`
-	if got := s.call(t, 300*time.Millisecond, fits); !got.NoReply || got.NotSent {
+	if got := s.call(t, 3*time.Second, fits); !got.NoReply || got.NotSent {
 		t.Fatalf("in the pipe, never read: %+v", got)
 	}
 }
 
 func TestServerThatTalksWithoutEnd(t *testing.T) {
 	s := newFlawed(t, "talks without end")
-	if got := s.call(t, 300*time.Millisecond, `{}`); !got.NoReply || got.NotSent {
+	if got := s.call(t, 3*time.Second, `{}`); !got.NoReply || got.NotSent {
 		t.Fatalf("got %+v", got)
 	}
 }
