@@ -38,6 +38,7 @@ type Watch struct {
 	open     bool
 	live     bool      // the stream may not be read: what is published while watching, no more
 	consumed uint64    // messages that the consumer has sent
+	after    uint64    // sequence in the stream of the last one; 0: read from the beginning
 	backlog  uint64    // of these, how many were in the stream when the consumer was made
 	begun    bool      // the first backlog has been read
 	heard    time.Time // when something last came, heartbeats included
@@ -57,7 +58,8 @@ const (
 // Watch begins to read a run's outcomes, with those that are in the stream already, if any; the run need not exist yet.
 // Once it has returned, no outcome of a job that is published afterwards can be missed. Nothing is lost, repeated or
 // reordered when the connection breaks or a server restarts: what was missed is read from the stream. Outcomes are kept
-// for seven days. Call Stop.
+// for seven days. A caller that falls behind by more than 1,024 messages makes the connection report a slow consumer to its
+// error handler; what was dropped is read again. Call Stop.
 //
 // A user without the right to read the stream gets what is published while the watch lasts (Live reports this); then a
 // broken connection loses what is published meanwhile.
@@ -111,9 +113,9 @@ func (w *Watch) Next(ctx context.Context) (*Outcome, error) {
 			if s == nats.CLOSED || w.c.nc.IsClosed() {
 				return nil, fmt.Errorf("watching %s: %w", w.id, nats.ErrConnectionClosed)
 			}
-			w.open = w.live // what was published while the connection was away is in the stream
-		case now := <-silence.C:
-			w.heard, w.open = now, w.live // heartbeats are the consumer's
+			w.anew() // what was published while the connection was away is in the stream
+		case w.heard = <-silence.C:
+			w.anew()
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -131,6 +133,10 @@ func (w *Watch) All(ctx context.Context) iter.Seq2[*Outcome, error] {
 		}
 	}
 }
+
+// anew makes the next look read the stream from the beginning: a run has few outcomes, what was seen is known by its number,
+// and no position of a stream that was made anew meanwhile can be wrong. What is live has neither stream nor heartbeats.
+func (w *Watch) anew() { w.open, w.after = w.live, 0 }
 
 // caughtUp reports whether everything has been returned that was in the stream when the watch began.
 func (w *Watch) caughtUp() bool { return w.begun }
@@ -153,7 +159,7 @@ func (w *Watch) take(m *nats.Msg) (*Outcome, error) {
 			w.open = false
 			return nil, nil
 		}
-		w.consumed++
+		w.consumed, w.after = w.consumed+1, meta.Sequence.Stream
 		stored = !w.begun
 		w.begun = w.begun || w.consumed >= w.backlog
 	}
@@ -198,8 +204,7 @@ func (w *Watch) begin(ctx context.Context) error {
 	}
 }
 
-// reopen reads the stream anew, from the beginning, until it answers: a run has few outcomes, what was seen is known by its
-// number, and no position of a stream that was made anew can be wrong.
+// reopen reads the stream again, from where it stopped, until it answers.
 func (w *Watch) reopen(ctx context.Context) error {
 	for {
 		err := w.consume(ctx)
@@ -235,10 +240,14 @@ func (w *Watch) consume(ctx context.Context) error {
 	defer cancel()
 	ctx, stop := w.c.unlessDenied(ctx, "$JS.API.CONSUMER.CREATE."+bus.ResultsStream+"."+name+"."+w.subject, inbox)
 	defer stop()
-	consumer, err := w.c.js.CreatePushConsumer(ctx, bus.ResultsStream, jetstream.ConsumerConfig{
+	config := jetstream.ConsumerConfig{
 		Name: name, FilterSubject: w.subject, DeliverSubject: inbox, DeliverPolicy: jetstream.DeliverAllPolicy,
 		AckPolicy: jetstream.AckNonePolicy, IdleHeartbeat: heartbeat, InactiveThreshold: lingers, MemoryStorage: true,
-	})
+	}
+	if w.after > 0 {
+		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, w.after+1
+	}
+	consumer, err := w.c.js.CreatePushConsumer(ctx, bus.ResultsStream, config)
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrNotAllowed) {
 		return cause
 	}

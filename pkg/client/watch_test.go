@@ -202,6 +202,33 @@ func TestWatchReadsAgainWhatWasLost(t *testing.T) {
 	}
 }
 
+// A run with far more outcomes than a watch holds back at once is read to its end, by a reader that is slower than the server.
+func TestWatchReadsALongRun(t *testing.T) {
+	s := bustest.Start(t)
+	js := streams(t, s.URL, 0)
+	const steps = 5000
+	for n := 1; n <= steps; n++ {
+		data := fmt.Appendf(nil, `{"id":"acme/long/step/%d","n":%d,"scope":"step","outcome":"ok","step":"s"}`, n, n)
+		if _, err := js.PublishAsync("agentrun.results.acme.long.step", data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-js.PublishAsyncComplete()
+	publish(t, js, "long", endOutcome(1, envelope.OK))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	w, err := newClient(t, connect(t, s.URL)).Watch(ctx, "acme", "long")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	bustest.Eventually(t, "more has come than is kept", func() bool { return w.Waiting() >= client.InFlight })
+	ids, err := read(ctx, w)
+	if err != nil || len(ids) != steps+1 || ids[0] != "acme/long/step/1" || ids[steps] != "acme/long/run/1" {
+		t.Errorf("%d outcomes, %v", len(ids), err)
+	}
+}
+
 var errLost = errors.New("lost")
 
 func TestWaitAnswersFromTheStream(t *testing.T) {
