@@ -302,11 +302,11 @@ func (l *loop) journal(ctx context.Context, entries []run.Entry, must bool) erro
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		l.w.Ready.Block("journal", "the journal cannot be written: "+err.Error())
 		l.w.Log.Error("journal not written", "error", err)
 		if !must {
-			return nil
+			return nil // nobody would say that it can be written again: the journal's own state shows in readiness too
 		}
+		l.w.Ready.Block("journal", "the journal cannot be written: "+err.Error())
 		if !sleep(ctx, wait) {
 			return ctx.Err()
 		}
