@@ -315,7 +315,7 @@ func (p *Printer) Letters(list []deadletter.Summary, now time.Time, width int) {
 		}
 	}
 	p.Table([]Column{
-		{"AGE", 0, 0}, {"RUN", 12, 0}, {"OWNER", 8, 3}, {"REASON", 12, 0}, {"STEP", 8, 2}, {"TOOL", 8, 5}, {"DONE?", 0, 4}, {"CLAIMED", 8, 1}, {"ACTIONS", 10, 6},
+		{"AGE", 0, 0}, {"RUN", 26, 0}, {"OWNER", 12, 3}, {"REASON", 24, 1}, {"STEP", 12, 4}, {"TOOL", 12, 7}, {"DONE?", 0, 2}, {"CLAIMED", 8, 5}, {"ACTIONS", 10, 6},
 	}, rows, width)
 }
 
@@ -342,6 +342,6 @@ func (p *Printer) Runs(list []run.View, now time.Time, width int) {
 		}
 	}
 	p.Table([]Column{
-		{"CHANGED", 0, 0}, {"RUN", 12, 0}, {"STATE", 0, 0}, {"REASON", 12, 1}, {"STEPS", 0, 2}, {"EPISODE", 0, 5}, {"WORKFLOW", 8, 3}, {"OWNER", 8, 4},
+		{"CHANGED", 0, 0}, {"RUN", 26, 0}, {"STATE", 0, 0}, {"REASON", 24, 1}, {"STEPS", 0, 2}, {"EPISODE", 0, 5}, {"WORKFLOW", 8, 3}, {"OWNER", 8, 4},
 	}, rows, width)
 }

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/bus/bustest"
+)
+
+// command runs the command with answers from a stand-in for the operator service.
+func command(t *testing.T, url, stdin string, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	env := app.Env{
+		Lookup: func(name string) (string, bool) {
+			v, ok := map[string]string{"NATS_URL": url, "USER": "alice", "COLUMNS": "100"}[name]
+			return v, ok
+		},
+		Stdin: strings.NewReader(stdin), Stdout: &o, Stderr: &e,
+	}
+	code = run(t.Context(), args, env)
+	return code, o.String(), e.String()
+}
+
+const letterJSON = `{"schema":"agentrun.deadletter/v1","id":"acme/run_1042/1","tenant":"acme","run_id":"run_1042","owner":"billing-oncall","outcome":"needs_human","reason_code":"external_outcome_unknown","code":"VERIFICATION_UNAVAILABLE","failure_class":"dependency","commit_state":"unknown","next_action":"escalate","step":"apply_credit","tool":"apply_credit","completed_effects":[],"remaining_steps":["draft_reply"],"open":[{"step":"apply_credit","operation_ref":"acme/run_1042/apply_credit","attempt":1,"reason_code":"external_outcome_unknown","commit_state":"unknown"}],"allowed_actions":["resolve","discard"],"replays":0,"budget":{},"spent":{},"created_at":"2026-01-01T00:00:00.000Z"}`
+
+const runJSON = `{"tenant":"acme","run_id":"run_1042","state":"needs_human","outcome":"needs_human","reason_code":"external_outcome_unknown","episode":1,"more":false,"steps":[{"step":"apply_credit","tool":"apply_credit","effect":"write","state":"needs_human","attempt":1,"code":"VERIFICATION_UNAVAILABLE","commit_state":"unknown"},{"step":"draft_reply","tool":"draft_reply","effect":"","state":"ready","attempt":0}],"budget":{"max_tool_calls":8},"spent":{"tool_calls":1},"completed_effects":[],"history":[{"at":"2026-01-01T00:00:00.000Z","kind":"accepted","by":""},{"at":"2026-01-01T00:00:01.000Z","kind":"dispatch","by":"w1","step":"apply_credit","attempt":1,"code":"OUTCOME_UNKNOWN","commit_state":"unknown"},{"at":"2026-01-01T00:00:05.000Z","kind":"verify","by":"r1","step":"apply_credit","attempt":1,"code":"VERIFICATION_UNAVAILABLE"}],"created_at":"2026-01-01T00:00:00.000Z","updated_at":"2026-01-01T00:00:05.000Z"}`
+
+// standIn answers operator calls with fixed replies and keeps the requests.
+func standIn(t *testing.T, s *bustest.Server, replies map[string]string) (asked func() []string) {
+	t.Helper()
+	nc := s.Conn()
+	requests := make(chan string, 100)
+	_, err := nc.Subscribe("agentrun.op.>", func(m *nats.Msg) {
+		requests <- m.Subject + " " + string(m.Data)
+		call := strings.TrimPrefix(m.Subject[:strings.LastIndexByte(m.Subject, '.')], "agentrun.op.")
+		reply := replies[call]
+		if reply == "" {
+			reply = `{"ok":false,"code":"NOT_FOUND","message":"there is none"}`
+		}
+		_ = m.Respond([]byte(reply))
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() (out []string) {
+		for len(requests) > 0 {
+			out = append(out, <-requests)
+		}
+		return out
+	}
+}
+
+func TestOperatorCommands(t *testing.T) {
+	s := bustest.Start(t)
+	asked := standIn(t, s, map[string]string{
+		"deadletters.list":    `{"ok":true,"deadletters":[` + letterJSON + `],"total":1}`,
+		"deadletters.get":     `{"ok":true,"deadletter":` + letterJSON + `}`,
+		"deadletters.claim":   `{"ok":true,"deadletter":null}`,
+		"deadletters.resolve": `{"ok":true,"run_id":"run_1042","episode":2}`,
+		"deadletters.replay":  `{"ok":true,"results":[{"run_id":"a","ok":true,"episode":2},{"run_id":"b","ok":false,"code":"CLAIMED"}],"left":1}`,
+		"runs.get":            `{"ok":true,"run":` + runJSON + `}`,
+		"runs.list":           `{"ok":true,"runs":[` + runJSON + `]}`,
+		"runs.cancel":         `{"ok":true,"state":"cancelling"}`,
+	})
+	for _, x := range []struct {
+		args, stdin string
+		code        int
+		out, errs   string // parts
+		request     string // of the last call
+	}{
+		{"deadletters list", "", 0, "acme/run_1042", "", `agentrun.op.deadletters.list._all {"limit":1000}`},
+		{"deadletters list --owner x --tenant acme", "", 0, "maybe", "", `agentrun.op.deadletters.list.acme {"owner":"x","limit":1000}`},
+		{"deadletters list --json", "", 0, `"total":1`, "", ""},
+		{"deadletters claim", "", 0, "no unclaimed", "", `agentrun.op.deadletters.claim._all {"by":"alice","for_seconds":300}`},
+		{"deadletters show acme/run_1042", "", 0, "it may have happened", "", ""},
+		{"deadletters show run_1042 --tenant acme --json", "", 0, `"deadletter":{`, "", ""},
+		{"deadletters show run_1042", "", 2, "", "--tenant", ""},
+		{"deadletters resolve acme/run_1042 --reason r --commit-state committed --yes", "", 2, "", "--letter", ""},
+		{"deadletters resolve acme/run_1042 --letter acme/run_1042/1 --reason r --commit-state committed", "", 2, "", "--yes", ""},
+		{"deadletters resolve acme/run_1042 --letter acme/run_1042/1 --commit-state committed --yes", "", 2, "", "--reason", ""},
+		{
+			`deadletters resolve acme/run_1042 --letter acme/run_1042/1 --reason r --commit-state committed --result {"id":1} --yes`, "", 0, "episode 2", "",
+			`agentrun.op.deadletters.resolve.acme {"run_id":"run_1042","letter":"acme/run_1042/1","by":"alice","reason":"r","commit_state":"committed","result":{"id":1}}`,
+		},
+		{"deadletters discard acme/run_1042 --reason r --yes", "", 1, "", "NOT_FOUND: there is none", ""},
+		{"deadletters replay --tenant acme --reason r --yes", "", 2, "", "--all", ""},
+		{"deadletters replay --tenant acme --all --reason r --yes", "", 1, "1 done, 1 refused, 1 left", "refused", ""},
+		{"runs list", "", 0, "0/2", "", `agentrun.op.runs.list._all {"limit":1000}`},
+		{"runs show acme/run_1042", "", 0, "dead letter acme/run_1042/1", "", ""},
+		{"runs cancel acme/run_1042 --reason r -y", "", 0, "cancelling", "", ""},
+	} {
+		code, out, errs := command(t, s.URL, x.stdin, strings.Fields(x.args)...)
+		if code != x.code || !strings.Contains(out, x.out) || !strings.Contains(errs, x.errs) {
+			t.Errorf("%s: exit code %d, wanted %d\n%s%s", x.args, code, x.code, out, errs)
+		}
+		calls := asked()
+		if x.request != "" && (len(calls) == 0 || calls[len(calls)-1] != x.request) {
+			t.Errorf("%s asked %q", x.args, calls)
+		}
+		if code == 2 && len(calls) > 0 {
+			t.Errorf("%s is bad usage and asked %q", x.args, calls)
+		}
+		for _, line := range strings.Split(out, "\n") {
+			if !strings.Contains(x.args, "--json") && len([]rune(line)) > 100 && !regexp.MustCompile(`^ +reconciler `).MatchString(line) {
+				t.Errorf("%s: a line is wider than the terminal: %s", x.args, line)
+			}
+		}
+		if strings.Contains(x.args, "--json") && !json.Valid([]byte(out)) {
+			t.Errorf("%s prints no JSON: %s", x.args, out)
+		}
+	}
+	if code, _, errs := command(t, "nats://127.0.0.1:1", "", "deadletters", "list"); code != 1 || !strings.Contains(errs, "cannot reach NATS") {
+		t.Errorf("without a server: %d %s", code, errs)
+	}
+}
