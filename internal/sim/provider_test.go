@@ -69,6 +69,7 @@ func (v *provider) init(w *world) {
 		{Name: "blind", Effect: envelope.Write, Timeout: 3 * time.Second, Verify: blind},
 		{Name: "keyed", Effect: envelope.Write, Timeout: 3 * time.Second, IdempotentFor: 20 * time.Second},
 		{Name: "none", Effect: envelope.Write, Timeout: 3 * time.Second},
+		{Name: "remote", Effect: envelope.Write, Timeout: 3 * time.Second, Verify: lookup()}, // only executors can look it up
 		{Name: "narrow", Effect: envelope.Write, Timeout: 3 * time.Second, Verify: lookup()},
 	} {
 		t.Retry, t.PoisonAfter = policy, 5
@@ -184,7 +185,10 @@ func (w *world) cutOff(f *flight) {
 }
 
 // toolbox is a process's way to the provider.
-type toolbox struct{ p *proc }
+type toolbox struct {
+	p        *proc
+	executes bool // an executor's
+}
 
 var _ worker.Tools = toolbox{}
 
@@ -254,6 +258,9 @@ func (b toolbox) Call(ctx context.Context, d *run.Dispatch, info worker.CallInfo
 
 func (b toolbox) Lookup(ctx context.Context, id run.ID, l *run.Lookup, _ string) (envelope.Lookup, bool) {
 	w := b.p.w
+	if l.Tool == "remote" && !b.executes {
+		return envelope.Lookup{}, false
+	}
 	out := envelope.Lookup{Answer: envelope.Undecided}
 	err := b.p.do(ctx, "tool.verify", id.Run, reads, func() error {
 		w.mu.Lock()

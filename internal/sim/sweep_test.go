@@ -93,6 +93,10 @@ var scenarios = []scenario{
 		behave: first("s1", func(*run.Dispatch) conduct { return conduct{late: true} }),
 	},
 	{name: "no-lookup", jobs: []string{oneStep("none")}, behave: swift, ends: envelope.OK},
+	{
+		name: "executor-looks-up", jobs: []string{oneStep("remote")}, ends: envelope.OK,
+		behave: first("s1", func(*run.Dispatch) conduct { return conduct{} }),
+	},
 	{name: "verify-always", jobs: []string{oneStep("always")}, behave: swift, ends: envelope.OK},
 	{
 		name: "resend-with-key", jobs: []string{oneStep("keyed")}, ends: envelope.OK,

@@ -255,7 +255,7 @@ func (p *player) sleepUntil(at time.Duration) bool {
 	}
 }
 
-var mixOfTools = []string{"read", "slowread", "write", "write", "slow", "always", "blind", "keyed", "none", "narrow", "narrow"}
+var mixOfTools = []string{"read", "slowread", "write", "write", "slow", "always", "blind", "keyed", "none", "narrow", "narrow", "remote", "remote"}
 
 // draftJobs draws the jobs of a run.
 func (p *player) draftJobs(id run.ID) [][]byte {
