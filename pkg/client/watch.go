@@ -47,12 +47,12 @@ type Watch struct {
 
 // Bounds of reading the stream.
 const (
-	inFlight     = 1024             // messages that wait for Next; beyond it they are read again
-	createWithin = 3 * time.Second  // for the stream to answer
-	createTries  = 2                // on a connection that works, before a watch is content with what is live
-	heartbeat    = 5 * time.Second  // of the stream, when it has nothing to send
-	silentFor    = 12 * time.Second // without a heartbeat the stream is asked anew
-	lingers      = 5 * time.Second  // a consumer that nobody listens to
+	inFlight     = 1024            // messages that wait for Next; beyond it they are read again
+	createWithin = 3 * time.Second // for the stream to answer
+	createTries  = 2               // on a connection that works, before a watch is content with what is live
+	heartbeat    = 2 * time.Second // of the stream, when it has nothing to send
+	silentFor    = 5 * time.Second // without a heartbeat the stream is asked anew
+	lingers      = 5 * time.Second // a consumer that nobody listens to
 )
 
 // Watch begins to read a run's outcomes, with those that are in the stream already, if any; the run need not exist yet.
