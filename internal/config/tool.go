@@ -98,7 +98,7 @@ func (d *decoder) verify(tool *object, f *File, s *connector.Spec) *connector.Ve
 	if p == nil {
 		return nil
 	}
-	o := d.object(p, tool.sub("verify"), "http", "nats", "mcp", "command", "committed", "not_committed", "result",
+	o := d.object(p, tool.sub("verify"), "http", "nats", "mcp", "command", "committed", "not_committed", "disputed", "result",
 		"evidence_ref", "consistency_window", "timeout", "max_attempts", "always")
 	if o == nil {
 		return nil
@@ -106,7 +106,7 @@ func (d *decoder) verify(tool *object, f *File, s *connector.Spec) *connector.Ve
 	o.require("committed", "a CEL expression that is true when the lookup proves the write done")
 	v := &connector.VerifySpec{
 		Kind:      d.kind(o, f, true),
-		Committed: o.text("committed", ""), NotCommitted: o.text("not_committed", ""),
+		Committed: o.text("committed", ""), NotCommitted: o.text("not_committed", ""), Disputed: o.text("disputed", ""),
 		Result: o.text("result", ""), EvidenceRef: o.text("evidence_ref", ""),
 		// The key's presence is what counts: 0s says that the lookup sees every write at once.
 		HasWindow: o.get("consistency_window") != nil, ConsistencyWindow: o.duration("consistency_window", 0, 0, 30*24*time.Hour),

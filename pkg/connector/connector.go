@@ -137,6 +137,7 @@ type VerifySpec struct {
 	Kind              KindSpec
 	Committed         string // CEL
 	NotCommitted      string // CEL
+	Disputed          string // CEL; wins over both
 	Result            string // CEL
 	EvidenceRef       string // CEL
 	ConsistencyWindow time.Duration

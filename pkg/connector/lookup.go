@@ -17,6 +17,7 @@ type looker struct {
 	timeout      time.Duration
 	committed    *expr
 	notCommitted *expr // nil: this lookup can only find
+	disputed     *expr // nil: this lookup cannot tell a dispute
 	resultOf     *expr // nil: the whole body
 	evidence     *expr
 	output       *jsonschema.Schema
@@ -39,6 +40,7 @@ func newLooker(s *Spec, c *classifier, kinds []Kind) (*looker, error) {
 	}{
 		{"committed", v.Committed, true, &l.committed},
 		{"not_committed", v.NotCommitted, true, &l.notCommitted},
+		{"disputed", v.Disputed, true, &l.disputed},
 		{"result", v.Result, false, &l.resultOf},
 		{"evidence_ref", v.EvidenceRef, false, &l.evidence},
 	} {
@@ -52,7 +54,8 @@ func newLooker(s *Spec, c *classifier, kinds []Kind) (*looker, error) {
 	return l, nil
 }
 
-// Lookup implements Looker. It is Undecided unless exactly one of the two rules matches a complete response; a status
+// Lookup implements Looker. It is Undecided unless exactly one of the two rules matches a complete response, or the rule
+// for a dispute; a status
 // that is no success decides nothing by itself. It never panics.
 func (l *looker) Lookup(ctx context.Context, call *Call) (found envelope.Lookup) {
 	undecided := envelope.Lookup{Answer: envelope.Undecided}
@@ -81,6 +84,8 @@ func (l *looker) Lookup(ctx context.Context, call *Call) (found envelope.Lookup)
 	committed := l.committed.matches(s)
 	absent := l.notCommitted != nil && l.notCommitted.matches(s)
 	switch {
+	case l.disputed != nil && l.disputed.matches(s):
+		return envelope.Lookup{Answer: envelope.Disputed}
 	case committed == absent:
 		return undecided
 	case absent:

@@ -44,6 +44,8 @@ func TestLookup(t *testing.T) {
 		{"500", status(500, `{"items":[]}`), nil, und},
 		{"neither", status(200, `{"items":7}`), nil, und},
 		{"both", status(200, `{"items":[]}`), set(func(v *VerifySpec) { v.Committed = "status == 200" }), und},
+		{"two of one", status(200, `{"items":[{"id":"a"},{"id":"b"}]}`), set(func(v *VerifySpec) { v.Disputed = "size(body.items) > 1" }), envelope.Lookup{Answer: envelope.Disputed}},
+		{"one of one", status(200, `{"items":[{"id":"a"}]}`), set(func(v *VerifySpec) { v.Disputed = "size(body.items) > 1" }), envelope.Lookup{Answer: envelope.Found, Result: json.RawMessage(`{"id":"a"}`), EvidenceRef: "a"}},
 		{"not sent", Response{Failure: NotSent}, set(func(v *VerifySpec) { v.NotCommitted = "true" }), und},
 		{"no reply", Response{Failure: NoReply}, set(func(v *VerifySpec) { v.NotCommitted = "true" }), und},
 		{"broken off", Response{Failure: Unreadable, Status: 200}, set(func(v *VerifySpec) { v.NotCommitted = "status == 200" }), und},

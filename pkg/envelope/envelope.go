@@ -148,7 +148,8 @@ type Answer string
 const (
 	Found     Answer = "found"
 	Absent    Answer = "absent"
-	Undecided Answer = "undecided" // the lookup failed, or its answer fits neither rule
+	Disputed  Answer = "disputed"  // it shows what must not be, for example the operation twice
+	Undecided Answer = "undecided" // the lookup failed, or its answer fits no rule
 )
 
 // Lookup is one lookup's end. Only Found carries a result.

@@ -369,6 +369,18 @@ func TestLookupWhoseResultDoesNotFit(t *testing.T) {
 	d.ended(envelope.Fatal, envelope.CodeReferenceUnresolved, "b")
 }
 
+// A lookup that shows what must not be, for example the operation twice: held, with both dispatches in the history.
+func TestLookupThatShowsADispute(t *testing.T) {
+	d := create(t, job("", step("a", "write", "{}"), step("b", "read", "{}")))
+	readyAfterAbsent(d)
+	d.call("a", silent())
+	d.looked("d2", envelope.Lookup{Answer: envelope.Disputed}, false)
+	d.ended(envelope.NeedsHuman, envelope.CodeOutcomeDisputed, "a")
+	if o := d.last(envelope.StepScope); o.CommitState != envelope.Unknown {
+		t.Errorf("commit_state %s", o.CommitState)
+	}
+}
+
 // What was sent can be looked up only with the args that were sent.
 func TestLookupKeepsItsArgs(t *testing.T) {
 	big := `{"id":"` + string(make([]byte, 0)) + `x","pad":"` + stringOf('p', 5000) + `"}`

@@ -95,6 +95,10 @@ func (r *Run) Looked(d DispatchID, l envelope.Lookup, proves bool, tools Tools, 
 			return Applied
 		}
 		r.done(s, found(l), src.At)
+	case l.Answer == envelope.Disputed:
+		e.Code, e.CommitState = envelope.CodeOutcomeDisputed, envelope.Unknown
+		r.note(e)
+		r.fail(s, *failure(envelope.CodeOutcomeDisputed, nil), src.At)
 	case l.Answer == envelope.Absent && proves && tool != nil && tool.Verify != nil && tool.Verify.HasWindow:
 		e.Code, e.CommitState = envelope.CodeVerifiedAbsent, envelope.NotCommitted
 		r.note(e)
