@@ -135,6 +135,67 @@ var scenarios = []scenario{
 		script: func(s *sweep) { s.answer() },
 	},
 	{
+		name: "report-in-flight", jobs: []string{oneStep("slow")}, ends: envelope.OK,
+		behave: func(_ *world, d *run.Dispatch) conduct {
+			c := done(d, 9*time.Second)
+			c.commitIn = 10 * time.Millisecond
+			return c
+		},
+		script: func(s *sweep) { // the call goes on although its step is settled: no lease is renewed for it
+			s.await(func() bool { return len(s.flights) > 0 && s.flights[0].committed })
+			s.call("report", func(r *run.Run, now envelope.Time) bool {
+				_, refused := r.Report("s1", 0, "webhook", run.Resolution{CommitState: envelope.Committed, EvidenceRef: "c"}, s.world, now)
+				return refused == nil
+			})
+		},
+	},
+	{
+		name: "letter-answered-early", jobs: []string{oneStep("write")}, ends: envelope.Fatal,
+		behave: func(*world, *run.Dispatch) conduct { return refused(envelope.CodeStateConflict) },
+		script: func(s *sweep) { // the record is answered before its letter's message is there
+			s.await(func() bool { return s.runs[sweepID] != nil && s.runs[sweepID].run.End != nil })
+			s.call("discard", func(r *run.Run, now envelope.Time) bool {
+				if r.Letter == nil || !r.Letter.Open {
+					return false
+				}
+				_, refused := r.Discard(run.Call{Letter: r.Letter.ID, By: "alice", Reason: "seen", At: now})
+				return refused == nil
+			})
+		},
+	},
+	{
+		name: "paused-holder", jobs: []string{oneStep("slow")}, ends: envelope.OK,
+		behave: first("s1", func(*run.Dispatch) conduct { return conduct{late: true} }),
+		script: func(s *sweep) {
+			s.await(func() bool { return len(s.flights) > 0 })
+			s.mu.Lock()
+			life := s.executors[0].life
+			s.mu.Unlock()
+			life.pause()
+			time.Sleep(3 * lease)
+			life.resume()
+		},
+	},
+	{
+		name: "unsettled-at-the-end", ends: envelope.NeedsHuman,
+		jobs: []string{`"parallel":true,"steps":[{"step":"s1","tool":"keyed","args":{}},{"step":"s2","tool":"slowread","args":{}}]`},
+		behave: func(w *world, d *run.Dispatch) conduct {
+			if d.Step == "s2" { // fatal while s1 waits for its next attempt, and its first dispatch is still unknown
+				c := refused(envelope.CodeUpstreamRejectedInput)
+				c.answerIn = 3200 * time.Millisecond
+				return c
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			for _, f := range w.flights {
+				if f.Step == d.Step {
+					return refused(envelope.CodeUpstreamUnavailable)
+				}
+			}
+			return conduct{commits: true, commitIn: 10 * time.Millisecond}
+		},
+	},
+	{
 		name: "two-jobs", behave: swift, ends: envelope.OK,
 		jobs: []string{`"more":true,` + oneStep("write"), `"steps":[{"step":"s2","tool":"write","args":{}}]`},
 	},
