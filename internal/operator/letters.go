@@ -21,7 +21,7 @@ const (
 	lookMost      = 10_000 // records that one page looks at
 )
 
-// lastLetter is the sequence that the index must have seen for a list to show what was stored before the call.
+// await returns once the index has seen what was stored before the call, so that a list shows it.
 func (o *Operator) await(ctx context.Context, tenant string) error {
 	if tenant == All {
 		tenant = ""
@@ -228,9 +228,4 @@ func (o *Operator) tryClaim(ctx context.Context, l *letter, by string, length ti
 	}
 	o.follow(ctx, h, "")
 	return h, nil
-}
-
-// open reports whether a record has this letter open.
-func open(r *run.Run, letterID string) bool {
-	return r.Letter != nil && r.Letter.Open && r.Letter.ID == letterID
 }
