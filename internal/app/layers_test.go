@@ -17,7 +17,7 @@ const module = "github.com/agentrun/executor/"
 var (
 	core    = []string{"pkg/run", "pkg/budget", "pkg/envelope", "pkg/deadletter"}
 	drivers = []string{"internal/worker", "internal/reconcile", "internal/operator", "internal/record"}
-	edges   = []string{"internal/bus", "internal/journal", "internal/config", "internal/observe", "internal/terminal", "pkg/connector"}
+	edges   = []string{"internal/bus", "internal/journal", "internal/config", "internal/observe", "internal/trace", "internal/terminal", "pkg/connector"}
 	wiring  = []string{"internal/app", "internal/cli", "internal/demo", "pkg/executor", "cmd"}
 
 	impure = []string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand", "sync", "context", "io/fs", "os/exec"}
