@@ -134,8 +134,14 @@ func show(w *tabwriter.Writer, p plan, a, f Sample) []Row {
 		}
 		return rows
 	}
-	fmt.Fprintf(w, "jobs/s\t%s\t%d\t%d\t%.0f\t%.0f\t%.2f\t%.0f (%.0f)\t%.0f (%.0f)\t%.0f\t%.1f (%.1f)\t%.2f\t\n", p.sync, p.concurrency, p.backlog,
-		a.JobsPerSecond, f.JobsPerSecond, row("", a.JobsPerSecond, f.JobsPerSecond).Ratio, a.CPUMicros, f.CPUMicros, a.RSSMegabytes, f.RSSMegabytes, a.FillMegabytes, a.RecordsPerSync, f.RecordsPerSync, a.WritesPerJob)
+	if !p.floor {
+		fmt.Fprintf(w, "jobs/s\t%s\t%d\t%d\t%.0f\t-\t-\t%.0f\t%.0f\t%.0f\t%.1f\t%.2f\t\n", p.sync, p.concurrency, p.backlog,
+			a.JobsPerSecond, a.CPUMicros, a.RSSMegabytes, a.FillMegabytes, a.RecordsPerSync, a.WritesPerJob)
+	} else {
+		fmt.Fprintf(w, "jobs/s\t%s\t%d\t%d\t%.0f\t%.0f\t%.2f\t%.0f (%.0f)\t%.0f (%.0f)\t%.0f\t%.1f (%.1f)\t%.2f\t\n", p.sync, p.concurrency, p.backlog,
+			a.JobsPerSecond, f.JobsPerSecond, a.JobsPerSecond/f.JobsPerSecond, a.CPUMicros, f.CPUMicros, a.RSSMegabytes, f.RSSMegabytes,
+			a.FillMegabytes, a.RecordsPerSync, f.RecordsPerSync, a.WritesPerJob)
+	}
 	return []Row{
 		row("jobs_per_s", a.JobsPerSecond, f.JobsPerSecond), row("cpu_us_per_job", a.CPUMicros, f.CPUMicros),
 		row("rss_mb", a.RSSMegabytes, f.RSSMegabytes), row("records_per_fsync", a.RecordsPerSync, f.RecordsPerSync),
