@@ -28,6 +28,19 @@ func TestMain(m *testing.M) {
 	if role == "" {
 		os.Exit(m.Run())
 	}
+	if off := os.Getenv(clockVariable); off != "" {
+		d, err := time.ParseDuration(off)
+		if err == nil {
+			err = shiftClock(d)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "clock:", err)
+			os.Exit(1)
+		}
+		if role == "clock" {
+			os.Exit(0)
+		}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	err := serve(ctx, role, os.Args[1:], app.Seams{
