@@ -94,13 +94,13 @@ func shown(span tracetest.SpanStub) string {
 	for _, a := range span.Attributes {
 		switch a.Key {
 		case "agentrun.attempt":
-			attempt = a.Value.Emit()
+			attempt = a.Value.String()
 		case "agentrun.code":
-			code = " " + a.Value.Emit()
+			code = " " + a.Value.String()
 		case "agentrun.commit_state":
-			commit = " " + a.Value.Emit()
+			commit = " " + a.Value.String()
 		case "agentrun.answer":
-			answer = " " + a.Value.Emit()
+			answer = " " + a.Value.String()
 		}
 	}
 	return span.Name + " #" + attempt + code + commit + answer
@@ -155,7 +155,7 @@ func TestOneTracePerRun(t *testing.T) {
 	for _, span := range executor.GetSpans() {
 		have := map[string]string{}
 		for _, a := range span.Attributes {
-			have[string(a.Key)] = a.Value.Emit()
+			have[string(a.Key)] = a.Value.String()
 		}
 		if have["gen_ai.operation.name"] != "execute_tool" || "execute_tool "+have["gen_ai.tool.name"] != span.Name ||
 			have["agentrun.tenant"] != "acme" || have["agentrun.run_id"] != "given" || have["gen_ai.tool.call.id"] != "acme/given/"+have["agentrun.step"] {

@@ -201,6 +201,27 @@ func TestSubmitWithoutWaiting(t *testing.T) {
 	})
 }
 
+// What a shell's tracer has in TRACEPARENT goes with the job.
+func TestSubmitPassesTheTraceOn(t *testing.T) {
+	server := bustest.Start(t)
+	f := standIn(t, server.URL)
+	jobs, err := server.Conn().SubscribeSync("agentrun.jobs.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	if code, _, errs := command(t, map[string]string{"NATS_URL": f.url, "TRACEPARENT": trace}, jobJSON("r1", false, "a"), "submit"); code != 0 {
+		t.Fatalf("exit code %d, stderr %q", code, errs)
+	}
+	job, err := jobs.NextMsg(10 * time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := job.Header["traceparent"]; len(got) != 1 || got[0] != trace {
+		t.Errorf("the job came with traceparent %q", got)
+	}
+}
+
 func TestSubmitTimesOut(t *testing.T) {
 	f := standIn(t, bustest.Start(t).URL)
 	code, _, errs := command(t, nil, jobJSON("slow", false, "a"), "submit", "--nats", f.url, "--wait", "--timeout", "300ms")
