@@ -56,6 +56,7 @@ func (t *live) Limits(name string) worker.Limits {
 	if r := tool.Rate; r != nil {
 		limits.PerSecond, limits.Burst = r.PerSecond, r.Burst
 		if r.Scope == fleetScope {
+			limits.Shared = true
 			n := t.executors()
 			limits.PerSecond, limits.Burst = r.PerSecond/float64(n), max(1, r.Burst/n)
 		}

@@ -64,7 +64,7 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	tools := newLive(box)
 	defer p.traced(ctx, "agentrun-executor", &c.Process, tools)()
 	w := newWorker(&c, p, conn, j, tools)
-	tools.executors = greet(ctx, conn, uuid.NewString(), p.log, w.Refresh).executors
+	tools.executors = greet(ctx, conn, uuid.NewString(), p.log, w.Sharing, w.Refresh).executors
 	go tools.follow(ctx, &c.Process, p.log, w.Refresh, kinds)
 	return p.work(ctx, &c, conn, j, w)
 }

@@ -10,62 +10,104 @@ import (
 	"github.com/agentrun/executor/pkg/run"
 )
 
-// fleetScope is the scope of a rate that all executors share (contract: rate.scope). Each executor keeps to its equal part:
-// they greet one another every greetEvery on a hint subject, and one that has not been heard for greetGone is gone. While
-// executors come and go the rate may be off for that long; nothing else depends on it.
+// fleetScope is the scope of a rate that all executors share (contract: rate.scope). They greet one another every
+// greetEvery on a hint subject and say whether they have calls of such a tool to make. Each keeps to its equal part: among
+// all at first, and after greetGone among those that make such calls. One that has not been heard for greetGone is gone.
+// While executors come and go the rate may be off for that long; nothing else depends on it.
 const (
 	fleetScope = "fleet"
 	fleetHint  = "_executors"
-	greetEvery = time.Second
-	greetGone  = 4 * time.Second
+	greetEvery = 500 * time.Millisecond
+	greetGone  = 2 * time.Second
+	greetBusy  = "busy"
+	greetIdle  = "idle"
 )
 
-// fleetCount counts the executors that are there, this one included.
+// fleetCount counts the executors that share the fleet-wide rates, this one included.
 type fleetCount struct {
-	holder string
+	name string
+
 	mu     sync.Mutex
-	seen   map[string]time.Time
+	others map[string]greeting
+	since  time.Time // since when this one shares; zero: it does not
+	now    func() time.Time
 }
 
+type greeting struct {
+	at   time.Time
+	busy bool
+}
+
+func newFleetCount(name string) *fleetCount {
+	return &fleetCount{name: name, others: map[string]greeting{}, now: time.Now}
+}
+
+// executors is among how many a rate is divided for this one.
 func (f *fleetCount) executors() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return max(1, len(f.seen))
-}
-
-func (f *fleetCount) heard(holder string, now time.Time) (changed bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	_, known := f.seen[holder]
-	f.seen[holder] = now
-	for h, at := range f.seen {
-		if now.Sub(at) > greetGone {
-			delete(f.seen, h)
-			known = false
+	settled := !f.since.IsZero() && f.now().Sub(f.since) >= greetGone
+	n := 1
+	for _, g := range f.others {
+		if g.busy || !settled {
+			n++
 		}
 	}
-	return !known
+	return n
 }
 
-// greet keeps the count until ctx ends and calls changed whenever it has changed.
-func greet(ctx context.Context, conn *bus.Conn, name string, log *slog.Logger, changed func()) *fleetCount {
-	f := &fleetCount{holder: name, seen: map[string]time.Time{name: time.Now()}}
-	stop, err := conn.OnHint(fleetHint, func(id run.ID) {
-		if f.heard(id.Run, time.Now()) {
-			changed()
+// heard notes a greeting; its own is left out.
+func (f *fleetCount) heard(name string, busy bool) {
+	if name == f.name {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.others[name] = greeting{f.now(), busy}
+}
+
+// tick notes that time has passed, and whether this one shares.
+func (f *fleetCount) tick(sharing bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.now()
+	switch {
+	case !sharing:
+		f.since = time.Time{}
+	case f.since.IsZero():
+		f.since = now
+	}
+	for name, g := range f.others {
+		if now.Sub(g.at) > greetGone {
+			delete(f.others, name)
 		}
-	})
+	}
+}
+
+// greet keeps the count until ctx ends and calls changed whenever it has changed. sharing says whether this executor has
+// calls to make whose rate is shared.
+func greet(ctx context.Context, conn *bus.Conn, name string, log *slog.Logger, sharing func() bool, changed func()) *fleetCount {
+	f := newFleetCount(name)
+	stop, err := conn.OnHint(fleetHint, func(id run.ID) { f.heard(id.Run, id.Tenant == greetBusy) })
 	if err != nil {
 		log.Error("other executors are not counted; a fleet-wide rate is kept as if this were the only one", "error", err)
 		return f
 	}
 	go func() {
 		defer stop()
+		before := 1
 		for tick := time.NewTicker(greetEvery); ; {
-			if f.heard(name, time.Now()) {
+			word := greetIdle
+			busy := sharing()
+			if busy {
+				word = greetBusy
+			}
+			_ = conn.Hint(fleetHint, run.ID{Tenant: word, Run: name})
+			f.tick(busy)
+			if n := f.executors(); n != before {
+				before = n
 				changed()
 			}
-			_ = conn.Hint(fleetHint, run.ID{Tenant: "fleet", Run: name})
 			select {
 			case <-ctx.Done():
 				tick.Stop()

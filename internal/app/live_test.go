@@ -70,17 +70,29 @@ func TestReload(t *testing.T) {
 }
 
 func TestFleetCount(t *testing.T) {
-	f := &fleetCount{holder: "a", seen: map[string]time.Time{}}
+	f := newFleetCount("a")
 	now := time.Now()
-	if !f.heard("a", now) || !f.heard("b", now) || f.executors() != 2 {
-		t.Fatal("two executors are two")
+	f.now = func() time.Time { return now }
+	want := func(n int, why string) {
+		t.Helper()
+		if got := f.executors(); got != n {
+			t.Fatalf("%d executors, wanted %d: %s", got, n, why)
+		}
 	}
-	if f.heard("b", now.Add(time.Second)) {
-		t.Fatal("a greeting of one that is known changes nothing")
-	}
-	if !f.heard("a", now.Add(greetGone+2*time.Second)) || f.executors() != 1 {
-		t.Fatalf("%d executors, b is gone", f.executors())
-	}
+	f.heard("a", true)
+	want(1, "its own greeting is none")
+	f.heard("b", true)
+	f.heard("c", false)
+	f.tick(true)
+	want(3, "one that begins to share keeps to its part among all")
+	now = now.Add(greetGone)
+	f.heard("b", true)
+	f.heard("c", false)
+	f.tick(true)
+	want(2, "then to its part among those that share")
+	now = now.Add(greetGone + time.Millisecond)
+	f.tick(true)
+	want(1, "who is not heard any more is gone")
 }
 
 func testKinds(t *testing.T) *kinds {

@@ -45,6 +45,21 @@ func (g *gates) refresh() {
 	}
 }
 
+// sharingFor is how long after its last call an executor still counts as sharing a tool's rate.
+const sharingFor = time.Second
+
+// sharing reports whether any tool whose rate the fleet shares is wanted here.
+func (g *gates) sharing(now time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, t := range g.byTool {
+		if t.wanted(now) {
+			return true
+		}
+	}
+	return false
+}
+
 // park notes that a run waits here without a slot; at most this many may. It is false for one too many.
 func (g *gates) park(l *loop, most int) bool {
 	g.mu.Lock()
@@ -74,6 +89,8 @@ type gate struct {
 	queue   []chan struct{}
 	timer   *time.Timer
 	breaker breaker
+	shared  bool
+	lastIn  time.Time
 	pace    time.Duration // how long a call takes, about
 	handed  int           // runs that were handed over because too many waited, and have not been seen again
 }
@@ -88,7 +105,7 @@ var passed = func() chan struct{} {
 func (g *gate) set(l Limits) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.most = l.Concurrency
+	g.most, g.shared = l.Concurrency, l.Shared
 	switch burst := max(l.Burst, 1); {
 	case l.PerSecond <= 0:
 		g.tokens = nil
@@ -99,6 +116,12 @@ func (g *gate) set(l Limits) {
 		g.tokens.SetBurst(burst)
 	}
 	g.pump()
+}
+
+func (g *gate) wanted(now time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.shared && (len(g.queue) > 0 || g.inside > 0 || now.Sub(g.lastIn) < sharingFor)
 }
 
 // enter returns a channel that is closed when the caller may call.
@@ -173,6 +196,9 @@ func (g *gate) admit() bool {
 		}
 	}
 	g.breaker.admitted()
+	if g.shared {
+		g.lastIn = time.Now()
+	}
 	g.inside++
 	return true
 }
@@ -204,11 +230,12 @@ func (g *gate) handOver(random float64) time.Duration {
 	if g.tokens != nil {
 		each = max(each, time.Duration(float64(time.Second)/float64(g.tokens.Limit())))
 	}
-	all := each * time.Duration(len(g.queue)+g.handed)
+	// They come back one after another from when those who wait here are nearly through.
+	due := each*time.Duration(len(g.queue))*3/4 + time.Duration(random*float64(each)*float64(g.handed))
 	if wait := time.Until(g.breaker.until); g.breaker.open() && wait > 0 {
-		all += wait
+		due += wait
 	}
-	return min(max(time.Duration((0.5+random)*float64(all)), againSoonest), againLatest)
+	return min(max(due, againSoonest), againLatest)
 }
 
 // back notes that a run which was handed over has got its turn.

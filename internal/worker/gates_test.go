@@ -145,7 +145,7 @@ func TestParkingIsBounded(t *testing.T) {
 	tool.learn(&envelope.Reply{OK: true}, time.Second)
 	last := time.Duration(0)
 	for range 100 {
-		d := tool.handOver(0.5)
+		d := tool.handOver(1)
 		if d < last || d < againSoonest || d > againLatest {
 			t.Fatalf("due again after %s, before it %s", d, last)
 		}
@@ -157,7 +157,7 @@ func TestParkingIsBounded(t *testing.T) {
 	for range 100 {
 		tool.back()
 	}
-	if d := tool.handOver(0.5); d != time.Second {
+	if d := tool.handOver(1); d != time.Second {
 		t.Fatalf("when all are back the next is due after %s", d)
 	}
 }

@@ -16,6 +16,7 @@ type grant struct {
 	slot  <-chan struct{} // the executor's; nil until the tool's has come
 	has   bool            // both are there
 	told  bool            // the record says that the step waits
+	over  chan struct{}   // closed when it is given back: nobody waits for it any more
 }
 
 func (g *grant) ready() bool { return g.has }
@@ -24,10 +25,10 @@ func (g *grant) ready() bool { return g.has }
 func (l *loop) grant(s *run.Step, c *change) *grant {
 	g := l.grants[s.Name]
 	if g == nil {
-		g = &grant{step: s.Name, gate: l.w.gates.of(s.Tool)}
+		g = &grant{step: s.Name, gate: l.w.gates.of(s.Tool), over: make(chan struct{})}
 		g.entry = g.gate.enter()
 		l.grants[s.Name] = g
-		l.watch(g.entry)
+		l.watch(g, g.entry)
 	}
 	if g.has || !isClosed(g.entry) {
 		return g
@@ -38,7 +39,7 @@ func (l *loop) grant(s *run.Step, c *change) *grant {
 			return g
 		}
 		g.slot = l.w.slots.acquire()
-		l.watch(g.slot)
+		l.watch(g, g.slot)
 	}
 	if isClosed(g.slot) {
 		g.has = true
@@ -68,10 +69,7 @@ func (l *loop) drop(step string) {
 		return
 	}
 	delete(l.grants, step)
-	g.gate.leave(g.entry)
-	if g.slot != nil {
-		l.w.slots.abandon(g.slot)
-	}
+	g.giveUp(l.w)
 }
 
 // dropAll gives every permission back: nothing will be started here.
@@ -82,20 +80,23 @@ func (l *loop) dropAll() {
 }
 
 func (g *grant) giveUp(w *Worker) {
+	close(g.over)
 	g.gate.leave(g.entry)
 	if g.slot != nil {
 		w.slots.abandon(g.slot)
 	}
 }
 
-// watch wakes the loop when a channel that is still open closes.
-func (l *loop) watch(ch <-chan struct{}) {
+// watch wakes the loop when a channel that is still open closes. One that is given back never does.
+func (l *loop) watch(g *grant, ch <-chan struct{}) {
 	if isClosed(ch) {
 		return
 	}
 	go func() {
 		select {
 		case <-ch:
+		case <-g.over:
+			return
 		case <-l.w.ctx.Done():
 		}
 		l.poke()

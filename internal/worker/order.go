@@ -43,6 +43,7 @@ type change struct {
 func (l *loop) decide(ctx context.Context) *change {
 	c := &change{}
 	now, due := l.w.Records.Now(), l.w.Records.Due()
+	l.again = time.Time{} // begin says anew; a time that has passed must not keep the loop turning
 	l.intake(c, now)
 	r := l.h.Run
 	if r == nil {
@@ -165,7 +166,6 @@ func (l *loop) apply(r *run.Run, res *result, src run.Source) run.Verdict {
 
 // begin starts the steps whose turn has come and that have their slots.
 func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) error {
-	l.again = time.Time{}
 	if l.w.isDraining() {
 		l.dropAll()
 		return nil

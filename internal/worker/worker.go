@@ -56,6 +56,7 @@ type Limits struct {
 	Concurrency int
 	PerSecond   float64
 	Burst       int
+	Shared      bool // the rate is this executor's part of one that the fleet shares
 }
 
 // Acker answers a delivery; all plain, none fenced.
@@ -319,3 +320,6 @@ func newID() string {
 
 // Refresh asks for the tools' limits again, after the config or the size of the fleet has changed.
 func (w *Worker) Refresh() { w.gates.refresh() }
+
+// Sharing reports whether this executor has, or just had, calls to make whose rate the fleet shares.
+func (w *Worker) Sharing() bool { return w.gates.sharing(time.Now()) }
