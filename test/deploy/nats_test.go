@@ -291,6 +291,7 @@ func (n *natsServer) fleet(t *testing.T, config string, more ...string) *fleet {
 func provider(t *testing.T) string {
 	t.Helper()
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /invoice/{id}", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"id":"inv_7"}`) })
 	mux.HandleFunc("GET /invoice", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"id":"inv_7"}`) })
 	mux.HandleFunc("POST /credit", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"credit_id":"cr_3"}`) })
 	mux.HandleFunc("POST /lost", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
