@@ -197,8 +197,8 @@ func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) err
 				progress = true
 			}
 			c.changed = true
-			if r.End != nil || r.Decided != nil {
-				break
+			if progress || r.End != nil || r.Decided != nil {
+				break // a step that ended can have stopped those after it: what is ready is asked anew
 			}
 		}
 		if !progress {
