@@ -99,10 +99,12 @@ func (rc *Reconciler) alert(ctx context.Context, h *record.Handle) error {
 // watchDeadline tells somebody of a run that is past its deadline without an end, once.
 func (rc *Reconciler) watchDeadline(r *run.Run, due envelope.Time) {
 	id := r.ID()
+	rc.mu.Lock()
 	if r.Deadline == 0 || due.Sub(r.Deadline) < overdueGrace {
+		delete(rc.overdue, id) // another episode, with a deadline of its own
+		rc.mu.Unlock()
 		return
 	}
-	rc.mu.Lock()
 	told := rc.overdue[id]
 	rc.overdue[id] = true
 	rc.mu.Unlock()
@@ -116,6 +118,9 @@ func (rc *Reconciler) watchDeadline(r *run.Run, due envelope.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if err := rc.Records.Alert(ctx, a, fmt.Sprintf("%s/%s/overdue/%d", id.Tenant, id.Run, r.Episode)); err != nil {
-		rc.Log.Warn("alert not published", "error", err)
+		rc.Log.Warn("alert not published yet", "error", err)
+		rc.mu.Lock()
+		delete(rc.overdue, id) // the next look tries again
+		rc.mu.Unlock()
 	}
 }

@@ -263,8 +263,7 @@ func (rc *Reconciler) change(c Change) {
 	at, keep := rc.plan(e, now)
 	if !keep {
 		rc.unschedule(e)
-		delete(rc.runs, c.ID)
-		delete(rc.overdue, c.ID)
+		rc.drop(c.ID)
 		return
 	}
 	rc.runs[c.ID] = e
@@ -342,7 +341,7 @@ func (rc *Reconciler) outcome(o Outcome) {
 		rc.schedule(e, at)
 	} else {
 		rc.unschedule(e)
-		delete(rc.runs, o.ID)
+		rc.drop(o.ID)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/agentrun/executor/pkg/run"
 )
 
 // schedule is a heap of entries by the time at which they must be looked at.
@@ -73,6 +75,10 @@ func (rc *Reconciler) work(ctx context.Context) {
 	defer close(tasks)
 	tidy := time.Now()
 	for {
+		if time.Since(tidy) > 10*time.Second { // also while something is always due
+			tidy = time.Now()
+			rc.sweep(tidy)
+		}
 		e, wait := rc.next(time.Now())
 		if e != nil {
 			select {
@@ -81,10 +87,6 @@ func (rc *Reconciler) work(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			}
-		}
-		if time.Since(tidy) > 10*time.Second {
-			tidy = time.Now()
-			rc.sweep(tidy)
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -128,13 +130,16 @@ func (rc *Reconciler) done(e *entry, seq uint64, keep bool, at time.Time) {
 	if e.seq > seq {
 		// A newer revision was seen meanwhile: it has its own time.
 		at, keep = rc.plan(e, now)
-	} else if !keep {
-		delete(rc.runs, e.id)
-		return
 	}
 	if !keep {
-		delete(rc.runs, e.id)
+		rc.drop(e.id)
 		return
 	}
 	rc.schedule(e, at)
+}
+
+// drop forgets a run that needs nobody any more; rc.mu is held.
+func (rc *Reconciler) drop(id run.ID) {
+	delete(rc.runs, id)
+	delete(rc.overdue, id)
 }
