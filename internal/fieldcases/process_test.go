@@ -3,6 +3,7 @@ package fieldcases
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,9 +25,19 @@ import (
 // nothing else, put together exactly as the commands do.
 const roleVariable = "FIELDCASES_ROLE"
 
+// casesAtOnce is how many cases run side by side, at least.
+const casesAtOnce = 8
+
 func TestMain(m *testing.M) {
 	role := os.Getenv(roleVariable)
 	if role == "" {
+		flag.Parse()
+		// The cases wait for leases and windows most of the time, and not for a processor.
+		if n, err := strconv.Atoi(flag.Lookup("test.parallel").Value.String()); err == nil && n < casesAtOnce {
+			if err := flag.Set("test.parallel", strconv.Itoa(casesAtOnce)); err != nil {
+				panic(err)
+			}
+		}
 		os.Exit(m.Run())
 	}
 	if off := os.Getenv(clockVariable); off != "" {
