@@ -7,8 +7,9 @@
 //
 // A publisher needs no more rights than the contract names for one tenant: publish on agentrun.jobs.*.<tenant>.>, subscribe
 // to agentrun.results.<tenant>.> and to its own inbox (nats.CustomInboxPrefix is honoured), and, to read what was published
-// before, publish on $JS.API.CONSUMER.CREATE.AGENTRUN_RESULTS.*.agentrun.results.<tenant>.>. Operator calls need the right
-// to publish on agentrun.op.<noun>.<verb>.<tenant>.
+// before, publish on $JS.API.CONSUMER.CREATE.AGENTRUN_RESULTS.*.agentrun.results.<tenant>.>, or, for the last outcomes only,
+// on $JS.API.DIRECT.GET.AGENTRUN_RESULTS.agentrun.results.<tenant>.*.*. Operator calls need the right to publish on
+// agentrun.op.<noun>.<verb>.<tenant>.
 //
 // How a tool call or a run ended is data, never an error: an error means that it could not be learned.
 package client
@@ -18,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -50,8 +52,9 @@ var (
 // Client speaks to one agentrun installation over one NATS connection. Safe for concurrent use; it holds no state that
 // must be closed, and never changes the connection.
 type Client struct {
-	nc *nats.Conn
-	js jetstream.JetStream
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	denials sync.Map // what the user may not, by kind and tenant: asked once, so that the server's log is not full of it
 }
 
 // New makes a client of a connection, which stays the caller's: its reconnect policy, its handlers, its Close. Connect with

@@ -36,12 +36,13 @@ type Watch struct {
 	messages chan *nats.Msg
 	status   chan nats.Status
 	open     bool
-	live     bool      // the stream may not be read: what is published while watching, no more
-	consumed uint64    // messages that the consumer has sent
-	after    uint64    // sequence in the stream of the last one; 0: read from the beginning
-	backlog  uint64    // of these, how many were in the stream when the consumer was made
-	begun    bool      // the first backlog has been read
-	heard    time.Time // when something last came, heartbeats included
+	live     bool        // no consumer may be made: what is published while watching, and the last outcomes
+	found    []*nats.Msg // last outcomes that were read beside what is live
+	consumed uint64      // messages that the consumer has sent
+	after    uint64      // sequence in the stream of the last one; 0: read from the beginning
+	backlog  uint64      // of these, how many were in the stream when the consumer was made
+	begun    bool        // the first backlog has been read
+	heard    time.Time   // when something last came, heartbeats included
 	n        map[envelope.Scope]int
 }
 
@@ -61,8 +62,10 @@ const (
 // for seven days. A caller that falls behind by more than 1,024 messages makes the connection report a slow consumer to its
 // error handler; what was dropped is read again. Call Stop.
 //
-// A user without the right to read the stream gets what is published while the watch lasts (Live reports this); then a
-// broken connection loses what is published meanwhile.
+// A user without the right to make a consumer gets what is published while the watch lasts (Live reports this) and, with
+// the right to $JS.API.DIRECT.GET.AGENTRUN_RESULTS.agentrun.results.<tenant>.*.*, the last outcome of the run and of its
+// steps: at the beginning, after a broken connection, and in between. So the run's end is never missed, but outcomes of
+// steps that are published while the connection is away are, all but the last.
 //
 // Errors: ErrNoStreams, ErrNotAllowed (not even live), the reason why ctx ended.
 func (c *Client) Watch(ctx context.Context, tenant, runID string) (*Watch, error) {
@@ -79,7 +82,7 @@ func (c *Client) Watch(ctx context.Context, tenant, runID string) (*Watch, error
 	return w, nil
 }
 
-// Live reports that the stream may not be read by this user, so that only what is published while watching is seen.
+// Live reports that this user may not make a consumer, so that outcomes of steps can be missed, see Client.Watch.
 func (w *Watch) Live() bool { return w.live }
 
 // Stop ends the watch. It may be called more than once; Next must not be running.
@@ -102,6 +105,18 @@ func (w *Watch) Next(ctx context.Context) (*Outcome, error) {
 				return nil, err
 			}
 		}
+		if len(w.messages) == 0 && len(w.found) > 0 { // after what came before it
+			m := w.found[0]
+			w.found = w.found[1:]
+			o, err := w.take(m)
+			if o != nil {
+				o.Stored = !w.begun
+			}
+			w.begun = w.begun || len(w.found) == 0
+			if o != nil || err != nil {
+				return o, err
+			}
+		}
 		silence.Reset(time.Until(w.heard.Add(silentFor)))
 		select {
 		case m := <-w.messages:
@@ -113,9 +128,9 @@ func (w *Watch) Next(ctx context.Context) (*Outcome, error) {
 			if s == nats.CLOSED || w.c.nc.IsClosed() {
 				return nil, fmt.Errorf("watching %s: %w", w.id, nats.ErrConnectionClosed)
 			}
-			w.anew() // what was published while the connection was away is in the stream
+			w.anew(ctx) // what was published while the connection was away is in the stream
 		case w.heard = <-silence.C:
-			w.anew()
+			w.anew(ctx)
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -135,8 +150,13 @@ func (w *Watch) All(ctx context.Context) iter.Seq2[*Outcome, error] {
 }
 
 // anew makes the next look read the stream from the beginning: a run has few outcomes, what was seen is known by its number,
-// and no position of a stream that was made anew meanwhile can be wrong. What is live has neither stream nor heartbeats.
-func (w *Watch) anew() { w.open, w.after = w.live, 0 }
+// and no position of a stream that was made anew meanwhile can be wrong.
+func (w *Watch) anew(ctx context.Context) {
+	w.open, w.after = w.live, 0
+	if w.live {
+		w.found = w.last(ctx)
+	}
+}
 
 // caughtUp reports whether everything has been returned that was in the stream when the watch began.
 func (w *Watch) caughtUp() bool { return w.begun }
@@ -182,6 +202,9 @@ func (w *Watch) take(m *nats.Msg) (*Outcome, error) {
 
 // begin opens the watch for the first time, and settles for what is live where the stream may not be read.
 func (w *Watch) begin(ctx context.Context) error {
+	if _, denied := w.c.denials.Load(consumerOf + w.id.Tenant); denied {
+		return w.listen(ctx)
+	}
 	for try := 1; ; {
 		err := w.consume(ctx)
 		switch {
@@ -191,7 +214,10 @@ func (w *Watch) begin(ctx context.Context) error {
 			return context.Cause(ctx)
 		case errors.Is(err, jetstream.ErrStreamNotFound):
 			return fmt.Errorf("no stream %s: %w", bus.ResultsStream, ErrNoStreams)
-		case errors.Is(err, ErrNotAllowed), w.c.nc.IsConnected() && try >= createTries:
+		case errors.Is(err, ErrNotAllowed):
+			w.c.denials.Store(consumerOf+w.id.Tenant, true)
+			return w.listen(ctx)
+		case w.c.nc.IsConnected() && try >= createTries:
 			return w.listen(ctx)
 		case w.c.nc.IsClosed():
 			return fmt.Errorf("watching %s: %w", w.id, nats.ErrConnectionClosed)
@@ -278,8 +304,47 @@ func (w *Watch) listen(ctx context.Context) error {
 	if w.c.denied(w.subject) {
 		return fmt.Errorf("watching %s: %w: this NATS user has no permission for %s", w.id, ErrNotAllowed, w.subject)
 	}
-	w.live, w.begun, w.open = true, true, true
+	w.live, w.open, w.heard = true, true, time.Now()
+	w.found = w.last(ctx)
+	w.begun = len(w.found) == 0
 	return nil
+}
+
+// Kinds of Client.denials.
+const (
+	consumerOf = "consumer "
+	directOf   = "direct "
+)
+
+// last reads the last outcome of the steps and of the run, as far as this user may and the stream answers direct reads.
+func (w *Watch) last(ctx context.Context) (out []*nats.Msg) {
+	if _, denied := w.c.denials.Load(directOf + w.id.Tenant); denied {
+		return nil
+	}
+	for _, scope := range []envelope.Scope{envelope.StepScope, envelope.RunScope} {
+		m, err := w.direct(ctx, bus.ResultSubject(w.id, string(scope)))
+		if errors.Is(err, ErrNotAllowed) {
+			w.c.denials.Store(directOf+w.id.Tenant, true)
+			return nil
+		}
+		if err == nil && m.Header.Get("Status") == "" && len(m.Data) > 0 {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func (w *Watch) direct(ctx context.Context, subject string) (*nats.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, createWithin)
+	defer cancel()
+	subject = "$JS.API.DIRECT.GET." + bus.ResultsStream + "." + subject
+	ctx, stop := w.c.unlessDenied(ctx, subject)
+	defer stop()
+	m, err := w.c.nc.RequestWithContext(ctx, subject, nil)
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrNotAllowed) {
+		return nil, cause
+	}
+	return m, err
 }
 
 // leave ends the subscription; the server removes the consumer by itself.

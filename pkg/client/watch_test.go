@@ -338,6 +338,49 @@ func TestLeastPermissions(t *testing.T) {
 	}
 }
 
+// A user who may make no consumer and read the last outcomes only, as deploy/nats has it, never misses a run's end: not one
+// from before, nor one that was published while the connection was away.
+func TestLastOutcomesAreEnoughForTheEnd(t *testing.T) {
+	s := bustest.Start(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "admin", Password: "pw"}, {Username: "shop", Password: "pw", Permissions: &server.Permissions{
+			Publish:   &server.SubjectPermission{Allow: []string{"agentrun.jobs.*.acme.*", "$JS.API.DIRECT.GET.AGENTRUN_RESULTS.agentrun.results.acme.*.*"}},
+			Subscribe: &server.SubjectPermission{Allow: []string{"agentrun.results.acme.>", "_INBOX_shop.>"}},
+		}}}
+	})
+	proxy := bustest.StartProxy(t, s)
+	js := streams(t, strings.Replace(s.URL, "nats://", "nats://admin:pw@", 1), 0)
+	c := newClient(t, connect(t, strings.Replace(proxy.URL, "nats://", "nats://shop:pw@", 1), nats.CustomInboxPrefix("_INBOX_shop")))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	publish(t, js, "old", stepOutcome(1, envelope.OK))
+	publish(t, js, "old", endOutcome(1, envelope.NeedsHuman))
+	if r, err := c.Wait(ctx, "acme", "old"); err != nil || r.Outcome != envelope.NeedsHuman || !r.Run.Stored {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if r, err := c.SubmitAndWait(ctx, &run.Job{Tenant: "acme", RunID: "old"}, client.Options{}); err != nil || r.Outcome != envelope.NeedsHuman || !r.Repeated {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	w, err := c.Watch(ctx, "acme", "new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	publish(t, js, "new", stepOutcome(1, envelope.OK))
+	if o, err := w.Next(ctx); err != nil || o.ID != "acme/new/step/1" {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	proxy.Drop(func(subject string, _ []byte) bool { return strings.HasPrefix(subject, "agentrun.results.") })
+	for n := 2; n <= 3; n++ {
+		publish(t, js, "new", stepOutcome(n, envelope.OK))
+	}
+	publish(t, js, "new", endOutcome(1, envelope.OK))
+	proxy.Cut()
+	ids, err := read(ctx, w)
+	if got := strings.Join(ids, " "); err != nil || got != "acme/new/step/3 acme/new/run/1" || !w.Live() {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
 func TestSubmitErrors(t *testing.T) {
 	bare, full := bustest.Start(t), bustest.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
