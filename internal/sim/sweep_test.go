@@ -196,6 +196,13 @@ var scenarios = []scenario{
 		},
 	},
 	{
+		name: "stopped-beside", behave: swift, ends: envelope.OK, // the first step's end stops the second, which was ready too
+		jobs: []string{
+			`"more":true,"parallel":true,"steps":[{"step":"s1","tool":"write","args":{"x":{"$from":"none#/id"}}},{"step":"s2","tool":"write","args":{}}]`,
+			`"waive":["s1","s2"],"steps":[]`,
+		},
+	},
+	{
 		name: "two-jobs", behave: swift, ends: envelope.OK,
 		jobs: []string{`"more":true,` + oneStep("write"), `"steps":[{"step":"s2","tool":"write","args":{}}]`},
 	},
