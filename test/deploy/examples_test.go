@@ -125,18 +125,24 @@ func TestPythonExample(t *testing.T) {
 	follows(t, tool(t, publisherEnvironment(n), python, "examples/python/publish.py", "examples/job.json"))
 }
 
-var commandBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
+var (
+	commandBlock   = regexp.MustCompile("(?s)```sh\n(.*?)```")
+	contextCommand = regexp.MustCompile("(?m)^nats context save .*$")
+)
 
 // TestNATSCommandLineExample runs the document's commands as a publisher.
 func TestNATSCommandLineExample(t *testing.T) {
-	dir := t.TempDir()
+	dir, home := t.TempDir(), t.TempDir()
 	toolIn(t, filepath.Join(root, "test/natscli"), nil, "go", "build", "-o", filepath.Join(dir, "nats"), "github.com/nats-io/natscli/nats")
 	n := startShipped(t)
 	n.fleet(t, toolConfig(t))
-	env := []string{
-		"PATH=" + dir + ":" + os.Getenv("PATH"), "HOME=" + dir, "XDG_CONFIG_HOME=" + dir, "NATS_URL=nats://" + n.url,
-		"NATS_USER=publisher-acme", "NATS_PASSWORD=" + password("publisher-acme"), "NATS_INBOX_PREFIX=" + inbox("publisher-acme"),
+	env := []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "HOME=" + home, "XDG_CONFIG_HOME=" + home}
+	readme := read(t, "examples/nats-cli/README.md")
+	context := strings.Replace(contextCommand.FindString(readme), "127.0.0.1:4222", n.url, 1)
+	if context == "" {
+		t.Fatal("the document saves no context")
 	}
+	toolIn(t, dir, env, "sh", "-ec", context)
 	heard := n.publisher(t, "publisher-acme")
 	end, err := heard.nc.SubscribeSync("agentrun.results.acme.*.run")
 	if err != nil {
@@ -145,7 +151,7 @@ func TestNATSCommandLineExample(t *testing.T) {
 	if err := heard.nc.FlushTimeout(limit); err != nil {
 		t.Fatal(err)
 	}
-	blocks := commandBlock.FindAllStringSubmatch(read(t, "examples/nats-cli/README.md"), -1)
+	blocks := commandBlock.FindAllStringSubmatch(readme, -1)
 	if len(blocks) != 2 {
 		t.Fatalf("%d blocks of commands", len(blocks))
 	}
