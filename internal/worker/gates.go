@@ -293,13 +293,18 @@ func (b *breaker) admitted() {
 // learn counts what a call's end says about the tool. Only failures that are the tool's own count; a refusal of one
 // request is a sign of life.
 func (b *breaker) learn(reply *envelope.Reply, now time.Time) {
-	b.probing = false
 	if reply.OK || !overload(reply) {
 		*b = breaker{}
 		return
 	}
 	b.failures++
 	after := time.Duration(reply.RetryAfter) * time.Millisecond
+	if b.open() && !b.probing {
+		// It was let in before the breaker opened: many such ends are one sign, not many.
+		b.until = later(b.until, now.Add(min(after, 15*time.Minute)))
+		return
+	}
+	b.probing = false
 	if reply.Row.Code == envelope.CodeUpstreamRateLimited && after > 0 {
 		b.until = later(b.until, now.Add(min(after, 15*time.Minute)))
 		return

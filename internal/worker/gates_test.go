@@ -113,6 +113,34 @@ func TestRepeatedFailuresOpenTheBreakerAndRefusalsCloseIt(t *testing.T) {
 	})
 }
 
+// Calls that were in flight when the breaker opened all fail: that is one opening, not one for each.
+func TestFailuresInFlightOpenTheBreakerOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := newGate(t, Limits{})
+		var inside []<-chan struct{}
+		for range 4 * breakerAfter {
+			inside = append(inside, g.enter())
+		}
+		for _, ch := range inside {
+			g.learn(failed(envelope.CodeUpstreamUnavailable, 0), 0)
+			g.leave(ch)
+		}
+		began := time.Now()
+		probe := g.enter()
+		<-probe
+		if got := time.Since(began); got != breakerFirst {
+			t.Fatalf("the first probe went out after %s, wanted %s", got, breakerFirst)
+		}
+		g.learn(failed(envelope.CodeUpstreamUnavailable, 0), 0)
+		g.leave(probe)
+		began = time.Now()
+		<-g.enter()
+		if got := time.Since(began); got != 2*breakerFirst {
+			t.Fatalf("the second probe went out after %s, wanted %s", got, 2*breakerFirst)
+		}
+	})
+}
+
 // A probe that was let in and never made its call must not keep the tool closed for ever.
 func TestProbeThatIsGivenUpMakesRoomForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
