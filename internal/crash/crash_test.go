@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -162,7 +163,7 @@ func TestAStepBlockedByAnUnknownOneIsLetGo(t *testing.T) {
 // A run that stays open rests with an outcome whose writer died before it had published it: the reconciler does.
 func TestAnOutcomeOwedByAnOpenRunIsPublished(t *testing.T) {
 	f, results := follow(t, time.Second, 1, nil)
-	conn, err := bus.Connect(bus.Options{URL: "nats://" + f.addr, Name: "crash"})
+	conn, err := bus.Connect(bus.Options{URL: "nats://" + f.addr, Name: "crash", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

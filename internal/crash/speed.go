@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -264,7 +265,7 @@ func expired(ctx context.Context, bin binaries, dir string, n int) (time.Duratio
 		return 0, err
 	}
 	defer f.Close()
-	conn, err := bus.Connect(bus.Options{URL: "nats://" + f.addr, Name: "crash"})
+	conn, err := bus.Connect(bus.Options{URL: "nats://" + f.addr, Name: "crash", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return 0, err
 	}
