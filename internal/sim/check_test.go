@@ -148,6 +148,9 @@ func (w *world) checkArrival(f *flight) {
 		return
 	}
 	s := st.run.Carrying(f.ID)
+	if s != nil && s.State == run.Done && w.tools[f.Tool].IdempotentFor > 0 {
+		return // an earlier dispatch was reported done while this one, with the same key, was on its way to the wire
+	}
 	if s == nil || s.State != run.Executing {
 		w.violated(run.RuleIntentFirst, "%s of %s is sent, the record does not say that it executes", w.name(f.ID), f.id.Run)
 		return
