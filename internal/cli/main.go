@@ -22,6 +22,7 @@ type commands struct {
 	Serve   serveCommand   `cmd:"" help:"Pull jobs and run them until a stop signal."`
 	Check   checkCommand   `cmd:"" help:"Check a config file and print its tools."`
 	Submit  submitCommand  `cmd:"" help:"Publish a job; with --wait, print what becomes of it."`
+	Doctor  doctorCommand  `cmd:"" help:"Look at everything that an executor needs, and say what is wrong and how to mend it."`
 	Demo    demoCommand    `cmd:"" help:"Run a billing case with everything in one process."`
 	Journal journalCommand `cmd:"" help:"Look into an executor's journal."`
 }
@@ -52,6 +53,8 @@ func Run(ctx context.Context, args []string, env app.Env, tools ...*connector.To
 	case "submit":
 		code, err := c.Submit.run(ctx, env)
 		return env.Report(full, code, err)
+	case "doctor":
+		return env.Report(full, app.ExitOK, c.Doctor.run(ctx, env, full))
 	case "demo":
 		return env.Report(full, app.ExitOK, c.Demo.run(ctx, env))
 	}
