@@ -101,7 +101,7 @@ func TestCase25GapsGrowAndEnd(t *testing.T) {
 
 // A tool is away while many jobs need it, with attempts enough: they are held back, nobody is called a person for, all end
 // well, and the jobs of another tool do not wait for any of it.
-func TestCase20ATooLIsDown(t *testing.T) {
+func TestCase20AToolIsDown(t *testing.T) {
 	t.Parallel()
 	jobs, away := sized(500, 150), 3*time.Second
 	if full() {
