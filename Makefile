@@ -21,8 +21,8 @@ demo: build ## run a billing case with everything in one process
 test: ## run all tests
 	$(GO) test ./...
 
-race: ## run all tests with the race detector
-	$(GO) test -race ./...
+race: ## run the tests with the race detector; the longest are left out or shortened (-short)
+	$(GO) test -race -short ./...
 
 sim: ## play seeded worlds (SEED= repeats one, N= how many; 20000 take about 3 minutes on 2 cores)
 	$(GO) test ./internal/sim -count=1 -timeout 0 -v -run 'TestWorld$$' -sim.seed=$(or $(SEED),1) -sim.n=$(or $(N),$(if $(SEED),1,20000))
