@@ -50,12 +50,12 @@ func TestCase22ACeilingIsNamed(t *testing.T) {
 	if end := w.end("attempts", 1); !lists(end, "pay") {
 		t.Errorf("what was done is not listed: %+v", end.CompletedEffects)
 	}
-	bustestLetters(w, 7)
+	mustLetters(w, 7)
 	w.balanced()
 }
 
-// bustestLetters waits until there are n dead letters.
-func bustestLetters(w *world, n uint64) {
+// mustLetters waits until there are n dead letters.
+func mustLetters(w *world, n uint64) {
 	w.t.Helper()
 	w.until(fmt.Sprintf("there are %d letters", n), func() bool { return w.waiting(bus.LettersStream) == n })
 }

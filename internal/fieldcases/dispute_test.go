@@ -71,6 +71,6 @@ func (w *world) disputed(id string) {
 	if dispatches != 2 || absent != 1 {
 		w.t.Errorf("the history has %d dispatches and %d absent", dispatches, absent)
 	}
-	bustestLetters(w, 1)
+	mustLetters(w, 1)
 	w.balanced()
 }

@@ -98,7 +98,7 @@ func TestCase16StoreWipedJournalsKept(t *testing.T) {
 			executor, reconciler := w.both()
 			w.provider.script(func(c call) plan {
 				if c.Ref == ref("hung", "pay") && c.Nth == 1 {
-					return done().hang()
+					return plan{Commit: true, Hang: true}
 				}
 				return done()
 			})

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -258,14 +257,4 @@ func (p *process) end() {
 	case <-time.After(startLimit):
 		p.t.Errorf("%s does not end:\n%s", p.role, p.log)
 	}
-}
-
-// isReady asks /readyz.
-func (p *process) isReady() bool {
-	resp, err := http.Get("http://" + p.http + "/readyz")
-	if err != nil {
-		return false
-	}
-	_ = resp.Body.Close()
-	return resp.StatusCode == http.StatusOK
 }

@@ -62,9 +62,6 @@ type plan struct {
 
 func done() plan                { return plan{Commit: true} }
 func refuse(status int) plan    { return plan{Status: status, Body: `{"error":"no"}`} }
-func (p plan) drop() plan       { p.Drop = true; return p }
-func (p plan) hang() plan       { p.Hang = true; return p }
-func (p plan) commits() plan    { p.Commit = true; return p }
 func nothing() plan             { return plan{} }
 func slow(d time.Duration) plan { return plan{Commit: true, Delay: d} }
 
@@ -79,7 +76,6 @@ type provider struct {
 	nth     map[string]int
 	rows    map[string][]row
 	lookups []call
-	count   int
 	plan    func(c call) plan             // nil: everything works
 	looked  func(ref string, n int) *plan // nil, or nil plan: the ledger answers; n counts the lookups of the operation
 	asked   map[string]int
@@ -219,19 +215,6 @@ func (p *provider) callsOf(ref string) []call {
 	var out []call
 	for _, c := range p.calls {
 		if ref == "" || c.Ref == ref {
-			out = append(out, c)
-		}
-	}
-	return out
-}
-
-// callsTo are the requests for one tool.
-func (p *provider) callsTo(tool string) []call {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var out []call
-	for _, c := range p.calls {
-		if c.Tool == tool {
 			out = append(out, c)
 		}
 	}

@@ -111,7 +111,6 @@ type world struct {
 	seen    map[string][]*envelope.Outcome // by run, in the stream's order
 	unread  func()                         // ends the reader of the outcomes
 	last    uint64
-	jobs    int
 	twice   map[string]bool // operations that may have more than one row: the case is about it
 }
 
