@@ -339,19 +339,22 @@ func (d *doctor) permissions(ctx context.Context, nc *nats.Conn) {
 		"agentrun.alerts.doctor.doctor.doctor", "agentrun.wakes." + d.Queues[0] + ".doctor.doctor",
 	} {
 		m := &nats.Msg{Subject: subject, Reply: nc.NewInbox(), Header: nats.Header{"Nats-Expected-Last-Subject-Sequence": {unfulfilled}}}
-		if err := nc.PublishMsg(m); err != nil {
-			missing = append(missing, subject)
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		err := nc.PublishMsg(m)
+		if err == nil {
+			err = nc.FlushWithContext(ctx) // a refusal comes before the answer to a ping sent after what is refused
+		}
+		cancel()
+		if last := nc.LastError(); err != nil || last != nil && strings.Contains(last.Error(), subject) {
+			missing = append(missing, "publish to "+subject)
 		}
 	}
-	// The server's refusals come before the answer to a ping that was sent after what it refuses; a second round lets
-	// the client hand them over.
-	for range 2 {
-		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-		_ = nc.FlushWithContext(ctx)
-		cancel()
-	}
 	d.mu.Lock()
-	missing = append(missing, d.refused...)
+	for _, text := range d.refused {
+		if !strings.Contains(text, "doctor") { // those are named already
+			missing = append(missing, text)
+		}
+	}
 	d.mu.Unlock()
 	if len(missing) > 0 {
 		d.find("permissions", Ill, "give this user what deploy/nats/accounts.conf gives to executor, and its --inbox-prefix", "%s", strings.Join(missing, "; "))

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/bus/bustest"
 )
 
 // root is the repository.
@@ -176,19 +177,22 @@ func (r *refusals) add(_ *nats.Conn, _ *nats.Subscription, err error) {
 	r.errs = append(r.errs, err.Error())
 }
 
-// take waits until the server has answered everything sent so far, and returns what it refused.
-func (r *refusals) take(t *testing.T, nc *nats.Conn) []string {
+// take waits for as many refusals as are wanted and returns them, with any more that the server has sent until then.
+func (r *refusals) take(t *testing.T, nc *nats.Conn, want int, what string) (errs []string) {
 	t.Helper()
-	// Two round trips: a client hands errors to its handler from a goroutine of its own, in order.
-	for range 2 {
-		if err := nc.FlushTimeout(limit); err != nil {
-			t.Fatal(err)
-		}
+	if err := nc.FlushTimeout(limit); err != nil {
+		t.Fatal(err)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	errs := r.errs
-	r.errs = nil
+	// The client tells its handler from a goroutine of its own.
+	bustest.Eventually(t, fmt.Sprintf("%d refusals when trying to %s", want, what), func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.errs) < want {
+			return false
+		}
+		errs, r.errs = r.errs, nil
+		return true
+	})
 	return errs
 }
 

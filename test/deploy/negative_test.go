@@ -104,7 +104,7 @@ func TestWhatEachUserIsRefused(t *testing.T) {
 					continue // its own
 				}
 				a.try(t, nc)
-				if errs := refused.take(t, nc); len(errs) != 1 || !strings.Contains(strings.ToLower(errs[0]), "permissions violation") {
+				if errs := refused.take(t, nc, 1, a.what); len(errs) != 1 || !strings.Contains(strings.ToLower(errs[0]), "permissions violation") {
 					t.Errorf("it may %s: %v", a.what, errs)
 				}
 			}
@@ -291,7 +291,7 @@ func TestATenantIsAddedByCopyingItsBlock(t *testing.T) {
 		}
 		attempt{publish: "agentrun.jobs.default." + other + ".r2"}.try(t, nc)
 		attempt{subscribe: "agentrun.results." + other + ".>"}.try(t, nc)
-		if errs := refused.take(t, nc); len(errs) != 2 {
+		if errs := refused.take(t, nc, 2, "act for "+other); len(errs) != 2 {
 			t.Errorf("%s, trying to act for %s, was refused %v", tenant, other, errs)
 		}
 	}
