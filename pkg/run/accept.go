@@ -60,6 +60,7 @@ func Create(id ID, m Message, d Defaults, now Time) *Run {
 		return createInvalid(id, j, m, d, jobError("", "would make a run record above %d bytes", MaxRecordBytes), now)
 	}
 	r.charge(j, now)
+	r.Expire(now) // a deadline that has passed, or no time at all: nothing is started, whatever bounds the clock has
 	r.settle(now)
 	return r
 }

@@ -459,11 +459,10 @@ func TestDeadlineOfTheFirstJob(t *testing.T) {
 		t.Errorf("deadline %s", d.r.Deadline)
 	}
 	d = create(t, job(`"deadline":"2020-12-01T10:00:05Z"`, step("a", "read", "{}")))
-	if n := d.r.Next(d.now); !n.Expired || n.Ready != nil {
+	if n := d.r.Next(d.now); n.Ready != nil {
 		t.Errorf("%+v", n)
 	}
-	d.r.Expire(d.now)
-	d.ended(envelope.NeedsHuman, envelope.CodeTimeExhausted, "a")
+	d.ended(envelope.NeedsHuman, envelope.CodeTimeExhausted, "a") // decided when it is accepted
 }
 
 // A record that is nearly full takes no new step, but the repeats of what it has stay silent.
