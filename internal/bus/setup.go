@@ -84,6 +84,7 @@ func (c Config) stream(name string, have *jetstream.StreamConfig) jetstream.Stre
 	case ResultsStream:
 		s.Subjects = []string{resultsPrefix + ">"}
 		s.MaxAge = choose(c.RunRetention, have.MaxAge, retentionDefault)
+		s.AllowDirect = true // for publishers who may only read so; what decides here is read at the leader
 	case AlertsStream:
 		s.Subjects, s.MaxAge, s.Duplicates = []string{alertsPrefix + ">"}, alertsAge, alertsWindow
 	case WakesStream:
