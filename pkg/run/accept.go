@@ -242,7 +242,9 @@ func (r *Run) take(j *Job, m Message, d Defaults, now Time) bool {
 		return false
 	}
 	news, amends, refused := r.sort(j, now)
-	changed := len(news) > 0 || amends > 0 || len(j.Waive) > 0 || j.More != r.More
+	// A repeat may close the run, never open it again: an earlier job that was published twice can come after the last one.
+	closes := r.More && !j.More
+	changed := len(news) > 0 || amends > 0 || len(j.Waive) > 0 || closes
 	if !changed || refused > 0 && len(news) == 0 && amends == 0 && len(j.Waive) == 0 {
 		return false // only known steps, or only refused ones: no state, no budget and no end changes
 	}
