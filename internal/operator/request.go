@@ -56,9 +56,18 @@ func decodeField(field reflect.Value, value json.RawMessage) bool {
 	}
 	if f, ok := field.Addr().Interface().(**Filter); ok {
 		*f = new(Filter)
-		return value[0] == '{' && decode(value, *f) == nil
+		return value[0] == '{' && onlyKnown(value, fieldsOf(reflect.ValueOf(*f).Elem())) && decode(value, *f) == nil
 	}
 	return json.Unmarshal(value, field.Addr().Interface()) == nil
+}
+
+// onlyKnown: a filter says which letters a bulk call settles. A misspelt key that were ignored, as elsewhere, would settle
+// them all.
+func onlyKnown(data json.RawMessage, fields map[string]reflect.Value) bool {
+	return envelope.Members(data, func(key string, _ json.RawMessage) bool {
+		_, known := fields[key]
+		return known
+	})
 }
 
 // fieldsOf finds a struct's fields by their JSON names, those of embedded structs included.
