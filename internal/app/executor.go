@@ -57,7 +57,7 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.Setup(ctx, streams(&c.Process, c.Queues...)); err != nil {
+	if err := p.setup(ctx, conn, c.NATS, streams(&c.Process, c.Queues...)); err != nil {
 		return stopped(ctx, err)
 	}
 	kinds.use(conn.NATS())
@@ -104,7 +104,7 @@ func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.Setup(ctx, streams(&c.Process, c.Queues...)); err != nil {
+	if err := p.setup(ctx, conn, c.NATS, streams(&c.Process, c.Queues...)); err != nil {
 		return err
 	}
 	created, err := conn.StreamCreated(ctx)

@@ -38,7 +38,7 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.Setup(ctx, streams(&c.Process)); err != nil {
+	if err := p.setup(ctx, conn, c.NATS, streams(&c.Process)); err != nil {
 		return stopped(ctx, err)
 	}
 	kinds.use(conn.NATS())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/record"
@@ -140,3 +141,26 @@ func connect(c *Process, p *process, name string) (*bus.Conn, error) {
 }
 
 func isNotFound(err error) bool { return errors.Is(err, record.ErrNotFound) }
+
+// awayEvery is how often the log says that a process still waits for its NATS server.
+const awayEvery = 30 * time.Second
+
+// setup makes or checks the streams, and says in the log while there is no server to do it on: a process that waits in
+// silence looks like one that works.
+func (p *process) setup(ctx context.Context, conn *bus.Conn, url string, want bus.Config) error {
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for wait := time.Second; ; wait = awayEvery {
+			select {
+			case <-done:
+				return
+			case <-time.After(wait):
+			}
+			if !conn.Connected() {
+				p.log.Warn("waiting for a NATS server; /readyz stays 503", "url", withoutPassword(url))
+			}
+		}
+	}()
+	return conn.Setup(ctx, want)
+}
