@@ -48,6 +48,9 @@ func TestSubjects(t *testing.T) {
 		tenant != bus.InvalidTenant || owner != "o" || runID != "invalid-0123" {
 		t.Error("a letter of an invalid tenant is not understood")
 	}
+	if tenant, _, runID, ok := bus.ParseLetterSubject("agentrun.deadletters._other.o.invalid-0123"); ok {
+		t.Errorf("a letter of %s/%s is understood", tenant, runID)
+	}
 	if _, _, ok := bus.ParseResultSubject("agentrun.results.acme.run_1.other"); ok {
 		t.Error("another scope is taken for a result")
 	}

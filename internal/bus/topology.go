@@ -149,7 +149,7 @@ func ParseLetterSubject(subject string) (tenant, owner, runID string, ok bool) {
 
 // literalRun reports whether the subjects of id mean this run and nothing else.
 func literalRun(id run.ID) bool {
-	return IsIdentifier(id.Tenant) && IsIdentifier(id.Run) || id == FleetRecord
+	return (IsIdentifier(id.Tenant) || id.Tenant == InvalidTenant) && IsIdentifier(id.Run) || id == FleetRecord
 }
 
 // literalSubject reports whether every token of subject stands for itself.

@@ -267,6 +267,8 @@ func (j *judge) reason(p *Plan, end *Told, gap map[string]bool) {
 			legal = len(requests) >= MaxAttempts
 		case "tool_call_budget_exhausted":
 			legal = p.Shape == tightBudget && end.Spent != nil && end.Spent.ToolCalls == fewCalls
+		case "provider_rate_limited": // its Retry-After leads past the deadline: the step ends at once
+			legal = p.Shape == shortTime && met("429") && r != nil && r.Step(end.Step) != nil && r.Step(end.Step).NotBefore > r.Deadline
 		case "elapsed_budget_exhausted":
 			legal = p.Shape == shortTime && r != nil && end.At.Sub(r.CreatedAt) >= littleTime*time.Second
 		}

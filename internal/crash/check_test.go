@@ -105,6 +105,11 @@ func TestJudgeFindsWhatIsPlanted(t *testing.T) {
 		{"an end that nothing explains", func(m *made) {
 			m.j.results.runs[id][0].message.Outcome, m.j.results.runs[id][0].ReasonCode = envelope.NeedsHuman, "poison_job"
 		}, RuleOutcome, "nothing that happened explains it"},
+		{"a rate limit that would have passed in time", func(m *made) {
+			m.plan.Shape = shortTime
+			m.j.provider.requests[m.ref][0].Plan = "none,429"
+			m.j.results.runs[id][0].message.Outcome, m.j.results.runs[id][0].ReasonCode = envelope.NeedsHuman, "provider_rate_limited"
+		}, RuleOutcome, "nothing that happened explains it"},
 		{"no record", func(m *made) { delete(m.j.state.Records, id) }, RuleRecord, "no record"},
 		{"a record that goes on", func(m *made) { m.j.state.Records[id].End = nil }, RuleRecord, "the outcome says ok"},
 		{"work that nobody ordered", func(m *made) { m.j.provider.requests["crash/r9/w"] = nil }, RuleOutcome, "nobody ordered"},

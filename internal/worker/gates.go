@@ -301,19 +301,19 @@ func (b *breaker) learn(reply *envelope.Reply, now time.Time) {
 	after := time.Duration(reply.RetryAfter) * time.Millisecond
 	if b.open() && !b.probing {
 		// It was let in before the breaker opened: many such ends are one sign, not many.
-		b.until = later(b.until, now.Add(min(after, 15*time.Minute)))
+		b.until = later(b.until, now.Add(min(after, breakerMost)))
 		return
 	}
 	b.probing = false
 	if reply.Row.Code == envelope.CodeUpstreamRateLimited && after > 0 {
-		b.until = later(b.until, now.Add(min(after, 15*time.Minute)))
+		b.until = later(b.until, now.Add(min(after, breakerMost)))
 		return
 	}
 	if b.failures < breakerAfter && !b.open() {
 		return
 	}
 	b.wait = min(max(2*b.wait, breakerFirst), breakerMost)
-	b.until = later(b.until, now.Add(max(b.wait, min(after, 15*time.Minute))))
+	b.until = later(b.until, now.Add(max(b.wait, min(after, breakerMost))))
 }
 
 func overload(reply *envelope.Reply) bool {

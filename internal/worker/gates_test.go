@@ -81,6 +81,22 @@ func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
 	})
 }
 
+func TestOneLongRetryAfterHoldsTheOthersForABoundedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := newGate(t, Limits{})
+		first := g.enter()
+		g.learn(failed(envelope.CodeUpstreamRateLimited, time.Hour), 0)
+		g.leave(first)
+		began, probe := time.Now(), g.enter()
+		<-probe
+		if got := time.Since(began); got != breakerMost {
+			t.Errorf("the probe went out after %s, wanted %s", got, breakerMost)
+		}
+		g.learn(&envelope.Reply{OK: true}, 0)
+		g.leave(probe)
+	})
+}
+
 func TestRepeatedFailuresOpenTheBreakerAndRefusalsCloseIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _ := newGate(t, Limits{})

@@ -170,7 +170,6 @@ func TestSubstitute(t *testing.T) {
 		{"not beside another key", `{"a":{"$from":"gone#","b":1}}`, `{"a":{"$from":"gone#","b":1}}`},
 		{"not after another key", `{"a":{"b":1,"$from":"gone#"}}`, `{"a":{"b":1,"$from":"gone#"}}`},
 		{"but inside such an object", `{"b":{"$from":"load#/id"},"$from":{"x":{"$from":"load#/id"}}}`, `{"b":7,"$from":{"x":7}}`},
-		{"not a number", `{"a":{"$from":7}}`, `{"a":{"$from":7}}`},
 		{"not in a string", `{"a":"{\"$from\":\"gone#\"}"}`, `{"a":"{\"$from\":\"gone#\"}"}`},
 		{"not as a value", `{"a":"$from","b":["$from"]}`, `{"a":"$from","b":["$from"]}`},
 	}
@@ -189,6 +188,12 @@ func TestSubstitute(t *testing.T) {
 	out, ok, bad := Substitute(json.RawMessage(`[{"$from":"load#/id"},{"$from":"gone#/x"},{"$from":"gone#/y"}]`), values)
 	if ok || bad != "gone#/x" || out != nil {
 		t.Errorf("unresolved: %s, %v, %q", out, ok, bad)
+	}
+	for _, value := range []string{`7`, `null`, `["load#/id"]`, `{"a":1}`} {
+		out, ok, bad := Substitute(json.RawMessage(`{"a":{"$from":`+value+`}}`), values)
+		if ok || bad != value || out != nil {
+			t.Errorf("a reference that is no text, %s: %s, %v, %q", value, out, ok, bad)
+		}
 	}
 }
 

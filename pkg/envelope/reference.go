@@ -119,11 +119,15 @@ func reference(data []byte, i int) (ref string, end int, ok bool) {
 		return "", 0, false
 	}
 	i = skipSpace(data, i+1)
-	valueEnd, ok := endOfString(data, i)
+	valueEnd, ok := endOfValue(data, i)
 	if !ok {
 		return "", 0, false
 	}
-	ref = string(appendUnescaped(nil, data[i+1:valueEnd-1]))
+	if data[i] == '"' {
+		ref = string(appendUnescaped(nil, data[i+1:valueEnd-1]))
+	} else {
+		ref = string(data[i:valueEnd]) // no text: a reference all the same, and one that leads nowhere
+	}
 	i = skipSpace(data, valueEnd)
 	if i >= len(data) || data[i] != '}' {
 		return "", 0, false

@@ -59,6 +59,10 @@ func Create(id ID, m Message, d Defaults, now Time) *Run {
 	if r.tooLarge() {
 		return createInvalid(id, j, m, d, jobError("", "would make a run record above %d bytes", MaxRecordBytes), now)
 	}
+	r.size = stepBytes
+	for i := range j.Steps {
+		r.size += len(j.Steps[i].Args) + stepBytes
+	}
 	r.charge(j, now)
 	r.Expire(now) // a deadline that has passed, or no time at all: nothing is started, whatever bounds the clock has
 	r.settle(now)
@@ -237,15 +241,17 @@ func (r *Run) take(j *Job, m Message, d Defaults, now Time) bool {
 		r.refuse("", "", envelope.CodeJobInvalid, invalidDetails(bad), now)
 		return false
 	}
-	if n := r.added(j); n > 0 && r.size+n > MaxRecordBytes {
+	if n := r.added(j); n > 0 && !r.fits(n) {
 		r.refuse("", "", envelope.CodeJobInvalid, nil, now)
 		return false
 	}
+	adds := r.added(j)
 	news, amends, refused := r.sort(j, now)
 	// A repeat may close the run, never open it again: an earlier job that was published twice can come after the last one.
 	closes := r.More && !j.More
-	changed := len(news) > 0 || amends > 0 || len(j.Waive) > 0 || closes
-	if !changed || refused > 0 && len(news) == 0 && amends == 0 && len(j.Waive) == 0 {
+	waives := slices.ContainsFunc(j.Waive, func(w string) bool { return !r.Step(w).Waived })
+	changed := len(news) > 0 || amends > 0 || waives || closes
+	if !changed || refused > 0 && len(news) == 0 && amends == 0 && !waives {
 		return false // only known steps, or only refused ones: no state, no budget and no end changes
 	}
 	if r.Restored {
@@ -253,8 +259,12 @@ func (r *Run) take(j *Job, m Message, d Defaults, now Time) bool {
 		defer r.reorder(j)
 	}
 	r.More = j.More
+	r.size += adds // until the record is encoded: jobs and results that come together must fit together
 	for _, w := range j.Waive {
 		s := r.Step(w)
+		if s.Waived {
+			continue
+		}
 		s.Waived, s.StoppedBy = true, ""
 		r.note(Event{At: now, Kind: EventWaive, Step: w, By: r.Actor})
 	}
@@ -268,9 +278,15 @@ func (r *Run) take(j *Job, m Message, d Defaults, now Time) bool {
 func (r *Run) checkWaive(j *Job) *JobError {
 	for i, w := range j.Waive {
 		s := r.Step(w)
+		if s != nil && s.Waived {
+			continue // a repeat
+		}
+		if s != nil && slices.ContainsFunc(j.Steps, func(js JobStep) bool { return js.Step == w && digest(js.Tool, js.Args) != s.Digest }) {
+			return jobError("/waive/"+itoa(i), "names a step that the same job amends")
+		}
 		fatal := s != nil && s.State == Failed && s.Fail.Row.CommitState == envelope.NotCommitted
 		stopped := s != nil && s.waits() && s.Attempt == 0 && s.StoppedBy != ""
-		if !fatal && !stopped || s.Waived || r.contradicted(s) {
+		if !fatal && !stopped || r.contradicted(s) {
 			return jobError("/waive/"+itoa(i), "names no step that can be waived")
 		}
 	}

@@ -192,6 +192,11 @@ func TestLaterJobs(t *testing.T) {
 		{name: "waive a fatal step", first: open, before: failInput, job: job(`"more":true,"waive":["a"]`), changed: true, turns: 1},
 		{name: "waive a stopped step", first: open, before: failInput, job: job(`"more":true,"waive":["b"]`), changed: true, turns: 1},
 		{name: "waive with a new step", first: open, before: failInput, job: job(`"more":true,"waive":["a"]`, step("c", "read", "{}")), changed: true, turns: 2},
+		{name: "waive a step that the job amends", first: open, before: failInput, job: job(`"more":true,"waive":["a"]`, step("a", "write", `{"n":2}`)), changed: true, refusals: []string{" JOB_INVALID"}, turns: 1},
+		{name: "waive what is waived", first: open, before: func(d *driver) {
+			failInput(d)
+			d.job(job(`"more":true,"waive":["a"]`))
+		}, job: job(`"more":true,"waive": ["a"]`), turns: 1},
 		{name: "waive a step that is done", first: open, before: func(d *driver) { d.call("a", ok("{}")) }, job: job(`"more":true,"waive":["a"]`), changed: true, refusals: []string{" JOB_INVALID"}, turns: 1},
 		{name: "by another queue, owner and budget", first: open, job: job(`"more":true,"owner":"x","actor":"y","workflow":"z","budget":{"max_turns":99}`, step("c", "read", "{}")), changed: true, turns: 2},
 	} {
