@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -216,7 +217,28 @@ func jsonValue(command, flag, text string) (json.RawMessage, error) {
 	return envelope.Compact(data), nil
 }
 
-// watch shows something again and again until ctx ends; on a terminal in place, else only when it has changed.
+// show prints a list that read brings: once, or with watch whenever it has changed.
+func (d *desk) show(ctx context.Context, watch bool, read func(context.Context) (list [][]byte, print func() error, err error)) error {
+	last := ""
+	once := func(ctx context.Context) error {
+		list, print, err := read(ctx)
+		if err != nil {
+			return err
+		}
+		text := string(bytes.Join(list, []byte("\n"))) + "." // an empty list is shown too, the first time
+		if watch && !d.out.Terminal() && last == text {
+			return nil
+		}
+		last = text
+		return print()
+	}
+	if watch {
+		return d.watch(ctx, once)
+	}
+	return once(ctx)
+}
+
+// watch shows something again and again until ctx ends; on a terminal in place.
 func (d *desk) watch(ctx context.Context, show func(context.Context) error) error {
 	for {
 		if d.out.Terminal() {

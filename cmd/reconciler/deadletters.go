@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -61,23 +60,10 @@ type letterPage struct {
 }
 
 func (c *lettersList) run(ctx context.Context, d *desk) error {
-	last := ""
-	show := func(ctx context.Context) error {
+	return d.show(ctx, c.Watch, func(ctx context.Context) ([][]byte, func() error, error) {
 		list, total, err := c.pages(ctx, d)
-		if err != nil {
-			return err
-		}
-		text := string(bytes.Join(list, []byte("\n")))
-		if c.Watch && !d.out.Terminal() && last == text+"." {
-			return nil
-		}
-		last = text + "."
-		return c.print(d, list, total)
-	}
-	if c.Watch {
-		return d.watch(ctx, show)
-	}
-	return show(ctx)
+		return list, func() error { return c.print(d, list, total) }, err
+	})
 }
 
 // pages reads page by page up to --limit, by default all.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,23 +26,10 @@ type runsList struct {
 }
 
 func (c *runsList) run(ctx context.Context, d *desk) error {
-	last := ""
-	show := func(ctx context.Context) error {
+	return d.show(ctx, c.Watch, func(ctx context.Context) ([][]byte, func() error, error) {
 		list, more, err := c.pages(ctx, d)
-		if err != nil {
-			return err
-		}
-		text := string(bytes.Join(list, []byte("\n")))
-		if c.Watch && !d.out.Terminal() && last == text+"." {
-			return nil
-		}
-		last = text + "."
-		return c.print(d, list, more)
-	}
-	if c.Watch {
-		return d.watch(ctx, show)
-	}
-	return show(ctx)
+		return list, func() error { return c.print(d, list, more) }, err
+	})
 }
 
 func (c *runsList) pages(ctx context.Context, d *desk) (list [][]byte, more bool, err error) {

@@ -298,22 +298,22 @@ func (b *breaker) learn(reply *envelope.Reply, now time.Time) {
 		return
 	}
 	b.failures++
-	after := time.Duration(reply.RetryAfter) * time.Millisecond
+	after := min(time.Duration(reply.RetryAfter)*time.Millisecond, breakerMost)
 	if b.open() && !b.probing {
 		// It was let in before the breaker opened: many such ends are one sign, not many.
-		b.until = later(b.until, now.Add(min(after, breakerMost)))
+		b.until = later(b.until, now.Add(after))
 		return
 	}
 	b.probing = false
 	if reply.Row.Code == envelope.CodeUpstreamRateLimited && after > 0 {
-		b.until = later(b.until, now.Add(min(after, breakerMost)))
+		b.until = later(b.until, now.Add(after))
 		return
 	}
 	if b.failures < breakerAfter && !b.open() {
 		return
 	}
 	b.wait = min(max(2*b.wait, breakerFirst), breakerMost)
-	b.until = later(b.until, now.Add(max(b.wait, min(after, breakerMost))))
+	b.until = later(b.until, now.Add(max(b.wait, after)))
 }
 
 func overload(reply *envelope.Reply) bool {

@@ -59,10 +59,7 @@ func Create(id ID, m Message, d Defaults, now Time) *Run {
 	if r.tooLarge() {
 		return createInvalid(id, j, m, d, jobError("", "would make a run record above %d bytes", MaxRecordBytes), now)
 	}
-	r.size = stepBytes
-	for i := range j.Steps {
-		r.size += len(j.Steps[i].Args) + stepBytes
-	}
+	r.size = stepBytes + r.stepsSize()
 	r.charge(j, now)
 	r.Expire(now) // a deadline that has passed, or no time at all: nothing is started, whatever bounds the clock has
 	r.settle(now)
@@ -241,11 +238,11 @@ func (r *Run) take(j *Job, m Message, d Defaults, now Time) bool {
 		r.refuse("", "", envelope.CodeJobInvalid, invalidDetails(bad), now)
 		return false
 	}
-	if n := r.added(j); n > 0 && !r.fits(n) {
+	adds := r.added(j)
+	if adds > 0 && !r.fits(adds) {
 		r.refuse("", "", envelope.CodeJobInvalid, nil, now)
 		return false
 	}
-	adds := r.added(j)
 	news, amends, refused := r.sort(j, now)
 	// A repeat may close the run, never open it again: an earlier job that was published twice can come after the last one.
 	closes := r.More && !j.More
@@ -407,12 +404,15 @@ func (r *Run) added(j *Job) int {
 // stepBytes is about what a step takes in the record besides its args and result.
 const stepBytes = 400
 
-func (r *Run) tooLarge() bool {
-	n := len(r.Intent) + 4096
+func (r *Run) tooLarge() bool { return len(r.Intent)+4096+r.stepsSize() > MaxRecordBytes }
+
+// stepsSize is about what the steps of a run that has no results yet take in the record.
+func (r *Run) stepsSize() int {
+	n := 0
 	for _, s := range r.Steps {
 		n += len(s.Args) + stepBytes
 	}
-	return n > MaxRecordBytes
+	return n
 }
 
 // digest identifies a proposal: tool and args, whatever the order of keys and the white space.

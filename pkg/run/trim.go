@@ -13,7 +13,7 @@ const (
 	recordHeadroom = 16 << 10  // kept free for what an end needs
 )
 
-// fits reports whether a result of n bytes may still come into the record.
+// fits reports whether n more bytes may still come into the record.
 func (r *Run) fits(n int) bool { return r.size+n+recordHeadroom <= MaxRecordBytes }
 
 // trim drops what nothing needs any more, before the record is written: an ended run's args and results that no owed
