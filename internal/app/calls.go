@@ -52,7 +52,7 @@ func (t *live) Limits(name string) worker.Limits {
 	if !ok {
 		return worker.Limits{}
 	}
-	limits := worker.Limits{Concurrency: tool.Concurrency}
+	limits := worker.Limits{Concurrency: tool.Concurrency, RetryDelay: tool.Retry.MaxDelay}
 	if r := tool.Rate; r != nil {
 		limits.PerSecond, limits.Burst = r.PerSecond, r.Burst
 		if r.Scope == fleetScope {

@@ -19,43 +19,6 @@ import (
 	"github.com/agentrun/executor/internal/bus/bustest"
 )
 
-// Field case 12: 200 jobs, every tenth always fails. Exactly 20 letters, the work queue is empty, nothing present but
-// undeliverable.
-func TestEveryTenthFails(t *testing.T) {
-	s := newStack(t)
-	s.answer(func(r *http.Request, _ string, _ int) (int, string) {
-		if r.URL.Query().Get("bad") == "true" {
-			return 404, `{}`
-		}
-		return 200, `{}`
-	})
-	s.executor("w1")
-	s.reconciler("r1")
-	for i := range 200 {
-		s.submit("acme", fmt.Sprintf("r%03d", i), []M{step("load", "load", M{"bad": i%10 == 0})})
-	}
-	for i := range 200 {
-		s.end("acme", fmt.Sprintf("r%03d", i), 1)
-	}
-	bustest.Eventually(t, "the work queues are empty", func() bool {
-		for _, name := range []string{bus.JobsStream, bus.WakesStream} {
-			stream, err := s.js.Stream(t.Context(), name)
-			if err != nil || stream.CachedInfo().State.Msgs != 0 {
-				return false
-			}
-		}
-		return true
-	})
-	letters := s.letters()
-	slices.Sort(letters)
-	if len(letters) != 20 || len(slices.Compact(letters)) != 20 {
-		t.Errorf("%d letters", len(letters))
-	}
-	if total := s.op("deadletters.list", "acme", M{}).Total; total != 20 {
-		t.Errorf("%d letters are listed", total)
-	}
-}
-
 // Field case 14: the queue's consumer, then the stream of the letters are deleted while workers run. Neither is met with
 // silence: work goes on, and the letters are published again from the records.
 func TestConsumerAndStreamAreDeleted(t *testing.T) {

@@ -161,15 +161,7 @@ func TestCoreOnOneServerAndOnThree(t *testing.T) {
 	for _, replicas := range []int{1, 3} {
 		t.Run(fmt.Sprintf("R%d", replicas), func(t *testing.T) {
 			t.Parallel()
-			w := &world{lease: 10 * time.Second, replicas: replicas}
-			if replicas == 1 {
-				w.nats = bustest.Start(t)
-				w.url = w.nats.URL
-			} else {
-				w.cluster = bustest.StartCluster(t)
-				w.url = w.cluster.URL
-			}
-			makeWorld(t, w, coreTools)
+			w := newWorldOf(t, replicas, 10*time.Second, coreTools...)
 			w.provider.script(coreScript)
 			w.executor("w1")
 			w.reconciler("r1")
@@ -269,4 +261,54 @@ func TestCase03CallsAreAttempts(t *testing.T) {
 	}
 	t.Logf("%d runs, %d calls", jobs, counted)
 	w.balanced()
+}
+
+// Every tenth of 200 jobs always fails, at once or by its last attempt: on one server and on three, exactly those have a
+// letter, the work queues are empty, and nothing is in them that nobody would deliver.
+func TestCase12EveryTenthFails(t *testing.T) {
+	t.Parallel()
+	const jobs = 200
+	for _, replicas := range []int{1, 3} {
+		t.Run(fmt.Sprintf("R%d", replicas), func(t *testing.T) {
+			t.Parallel()
+			w := newWorldOf(t, replicas, 10*time.Second, tool{name: "load"})
+			w.provider.script(func(c call) plan {
+				var i int
+				switch _, err := fmt.Sscanf(c.Ref, tenant+"/r%d/", &i); {
+				case err != nil || i%10 != 0:
+					return done()
+				case i%20 == 0:
+					return refuse(403)
+				}
+				return refuse(503)
+			})
+			w.both()
+			var bad []string
+			for i := range jobs {
+				id := fmt.Sprintf("r%03d", i)
+				if i%10 == 0 {
+					bad = append(bad, id)
+				}
+				w.publish(id, nil, do("s", "load"))
+			}
+			for i := range jobs {
+				id := fmt.Sprintf("r%03d", i)
+				word, reason := envelope.OK, ""
+				switch i % 20 {
+				case 0:
+					word, reason = envelope.Fatal, "provider_denied"
+				case 10:
+					word, reason = envelope.NeedsHuman, "attempt_budget_exhausted"
+				}
+				w.mustEnd(id, word, reason)
+			}
+			for _, stream := range []string{bus.JobsStream, bus.WakesStream} {
+				bustest.Eventually(t, stream+" is empty, its consumers too", func() bool { return w.waiting(stream) == 0 && w.undelivered(stream) == 0 })
+			}
+			if got := w.letters(); !slices.Equal(got, bad) {
+				t.Errorf("letters of %v, wanted %v", got, bad)
+			}
+			w.balanced()
+		})
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,6 +122,16 @@ func newWorld(t *testing.T, lease time.Duration, tools ...tool) *world {
 	t.Helper()
 	s := bustest.Start(t)
 	return makeWorld(t, &world{nats: s, url: s.URL, lease: lease, replicas: 1}, tools)
+}
+
+// newWorldOf makes a world with streams of so many replicas: one, on one server, or three on three.
+func newWorldOf(t *testing.T, replicas int, lease time.Duration, tools ...tool) *world {
+	t.Helper()
+	if replicas == 1 {
+		return newWorld(t, lease, tools...)
+	}
+	c := bustest.StartCluster(t)
+	return makeWorld(t, &world{cluster: c, url: c.URL, lease: lease, replicas: replicas}, tools)
 }
 
 func makeWorld(t *testing.T, w *world, tools []tool) *world {
@@ -429,16 +440,59 @@ func (w *world) record(runID string) *run.Run {
 	return r
 }
 
-// waiting is how many messages a stream has.
+// waiting is how many messages a stream has; very many while nobody can tell.
 func (w *world) waiting(stream string) uint64 {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := w.deadline()
 	defer cancel()
 	s, err := w.js.Stream(ctx, stream)
 	if err != nil {
-		return 0
+		return math.MaxUint64
 	}
 	return s.CachedInfo().State.Msgs
+}
+
+// undelivered is how many messages a stream's consumers say are still to be delivered, or to be acknowledged.
+func (w *world) undelivered(stream string) uint64 {
+	w.t.Helper()
+	ctx, cancel := w.deadline()
+	defer cancel()
+	s, err := w.js.Stream(ctx, stream)
+	if err != nil {
+		return math.MaxUint64
+	}
+	n := uint64(0)
+	list := s.ListConsumers(ctx)
+	for c := range list.Info() {
+		n += c.NumPending + uint64(c.NumAckPending)
+	}
+	if list.Err() != nil {
+		return math.MaxUint64
+	}
+	return n
+}
+
+// letters are the runs that have a letter in the stream, one for each letter, sorted.
+func (w *world) letters() []string {
+	w.t.Helper()
+	ctx, cancel := w.deadline()
+	defer cancel()
+	s, err := w.js.Stream(ctx, bus.LettersStream)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter("agentrun.deadletters.>"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var runs []string
+	for subject, n := range info.State.Subjects {
+		for range n {
+			runs = append(runs, subject[strings.LastIndexByte(subject, '.')+1:])
+		}
+	}
+	slices.Sort(runs)
+	return runs
 }
 
 // idle waits until the queue has nothing left.

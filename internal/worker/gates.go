@@ -106,6 +106,7 @@ func (g *gate) set(l Limits) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.most, g.shared = l.Concurrency, l.Shared
+	g.breaker.most = min(max(l.RetryDelay, breakerLeast), breakerMost)
 	switch burst := max(l.Burst, 1); {
 	case l.PerSecond <= 0:
 		g.tokens = nil
@@ -156,8 +157,8 @@ func (g *gate) leave(ch <-chan struct{}) {
 	g.pump()
 }
 
-// learn tells the gate how a call ended and how long it took; it does not end the call's place inside.
-func (g *gate) learn(reply *envelope.Reply, took time.Duration) {
+// learn tells the gate how a step's attempt ended and how long it took; it does not end the call's place inside.
+func (g *gate) learn(reply *envelope.Reply, attempt int, took time.Duration) {
 	if g == nil {
 		return
 	}
@@ -168,7 +169,7 @@ func (g *gate) learn(reply *envelope.Reply, took time.Duration) {
 	}
 	g.pace += (took - g.pace) / 8
 	was := g.breaker.open()
-	g.breaker.learn(reply, time.Now())
+	g.breaker.learn(reply, attempt, time.Now())
 	if is := g.breaker.open(); is != was {
 		g.told(is)
 	}
@@ -258,8 +259,12 @@ func (g *gate) wake(wait time.Duration) {
 
 // breaker slows a tool down for every run of this executor when the tool says or shows that it can take no more, instead
 // of burning each run's attempts: closed, open until a time, then one probe whose end decides.
+//
+// It opens by first attempts: a repeated one that fails again may be that request's own fault, and its run's retry delay
+// slows it already. A few requests that can never succeed would otherwise, once the others are done, look like an outage.
 type breaker struct {
-	failures int           // in a row
+	most     time.Duration // bounds wait
+	failures int           // first attempts, in a row
 	wait     time.Duration // of the last opening
 	until    time.Time     // zero: closed
 	probing  bool
@@ -268,7 +273,8 @@ type breaker struct {
 const (
 	breakerAfter = 10 // failures in a row, where the tool names no time
 	breakerFirst = time.Second
-	breakerMost  = 30 * time.Second
+	breakerMost  = 30 * time.Second // and no longer than the tool's own longest retry delay
+	breakerLeast = 100 * time.Millisecond
 )
 
 func (b *breaker) open() bool { return !b.until.IsZero() }
@@ -292,12 +298,14 @@ func (b *breaker) admitted() {
 
 // learn counts what a call's end says about the tool. Only failures that are the tool's own count; a refusal of one
 // request is a sign of life.
-func (b *breaker) learn(reply *envelope.Reply, now time.Time) {
+func (b *breaker) learn(reply *envelope.Reply, attempt int, now time.Time) {
 	if reply.OK || !overload(reply) {
-		*b = breaker{}
+		*b = breaker{most: b.most}
 		return
 	}
-	b.failures++
+	if attempt == 1 || reply.Row.Code == envelope.CodeUpstreamRateLimited {
+		b.failures++
+	}
 	after := min(time.Duration(reply.RetryAfter)*time.Millisecond, breakerMost)
 	if b.open() && !b.probing {
 		// It was let in before the breaker opened: many such ends are one sign, not many.
@@ -312,7 +320,7 @@ func (b *breaker) learn(reply *envelope.Reply, now time.Time) {
 	if b.failures < breakerAfter && !b.open() {
 		return
 	}
-	b.wait = min(max(2*b.wait, breakerFirst), breakerMost)
+	b.wait = min(max(2*b.wait, breakerFirst), b.most)
 	b.until = later(b.until, now.Add(max(b.wait, after)))
 }
 

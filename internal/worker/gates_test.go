@@ -53,9 +53,9 @@ func TestGateKeepsTheRate(t *testing.T) {
 // A tool that says how long it wants to be left alone is left alone by everyone, then probed by one.
 func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, told := newGate(t, Limits{})
+		g, told := newGate(t, Limits{RetryDelay: time.Minute})
 		first := g.enter()
-		g.learn(failed(envelope.CodeUpstreamRateLimited, 5*time.Second), 0)
+		g.learn(failed(envelope.CodeUpstreamRateLimited, 5*time.Second), 1, 0)
 		g.leave(first)
 		a, b := g.enter(), g.enter()
 		if isClosed(a) || isClosed(b) {
@@ -69,7 +69,7 @@ func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
 		if isClosed(b) {
 			t.Fatal("a second call went out beside the probe")
 		}
-		g.learn(&envelope.Reply{OK: true}, 0)
+		g.learn(&envelope.Reply{OK: true}, 1, 0)
 		g.leave(a)
 		if !isClosed(b) {
 			t.Fatal("the tool answers again, and the next one still waits")
@@ -83,29 +83,29 @@ func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
 
 func TestOneLongRetryAfterHoldsTheOthersForABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, _ := newGate(t, Limits{})
+		g, _ := newGate(t, Limits{RetryDelay: time.Minute})
 		first := g.enter()
-		g.learn(failed(envelope.CodeUpstreamRateLimited, time.Hour), 0)
+		g.learn(failed(envelope.CodeUpstreamRateLimited, time.Hour), 1, 0)
 		g.leave(first)
 		began, probe := time.Now(), g.enter()
 		<-probe
 		if got := time.Since(began); got != breakerMost {
 			t.Errorf("the probe went out after %s, wanted %s", got, breakerMost)
 		}
-		g.learn(&envelope.Reply{OK: true}, 0)
+		g.learn(&envelope.Reply{OK: true}, 1, 0)
 		g.leave(probe)
 	})
 }
 
 func TestRepeatedFailuresOpenTheBreakerAndRefusalsCloseIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, _ := newGate(t, Limits{})
+		g, _ := newGate(t, Limits{RetryDelay: time.Minute})
 		call := func(r *envelope.Reply) time.Duration {
 			began := time.Now()
 			ch := g.enter()
 			<-ch
 			waited := time.Since(began)
-			g.learn(r, 0)
+			g.learn(r, 1, 0)
 			g.leave(ch)
 			return waited
 		}
@@ -129,16 +129,58 @@ func TestRepeatedFailuresOpenTheBreakerAndRefusalsCloseIt(t *testing.T) {
 	})
 }
 
+// The last runs to be done may be those whose requests never succeed: their retries say nothing about the tool.
+func TestFailedRetriesDoNotOpenTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, opened := newGate(t, Limits{RetryDelay: time.Minute})
+		began := time.Now()
+		for attempt := range 10 * breakerAfter {
+			ch := g.enter()
+			<-ch
+			g.learn(failed(envelope.CodeUpstreamUnavailable, 0), attempt+2, 0)
+			g.leave(ch)
+		}
+		if waited := time.Since(began); waited != 0 || len(*opened) != 0 {
+			t.Errorf("they waited %s, the breaker changed %v", waited, *opened)
+		}
+	})
+}
+
+// A tool is not left alone for longer than its own config lets a run wait before it asks again.
+func TestBreakerKeepsToTheRetryDelay(t *testing.T) {
+	for _, c := range []struct{ delay, want time.Duration }{
+		{0, breakerLeast},
+		{400 * time.Millisecond, 400 * time.Millisecond},
+		{time.Hour, breakerMost},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			g, _ := newGate(t, Limits{RetryDelay: c.delay})
+			var waited time.Duration
+			for range breakerAfter + 10 {
+				began := time.Now()
+				ch := g.enter()
+				<-ch
+				waited = time.Since(began)
+				g.learn(failed(envelope.CodeUpstreamUnavailable, 0), 1, 0)
+				g.leave(ch)
+			}
+			if waited != c.want {
+				t.Errorf("with a retry delay of %s a probe waited %s, wanted %s", c.delay, waited, c.want)
+			}
+		})
+	}
+}
+
 // Calls that were in flight when the breaker opened all fail: that is one opening, not one for each.
 func TestFailuresInFlightOpenTheBreakerOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, _ := newGate(t, Limits{})
+		g, _ := newGate(t, Limits{RetryDelay: time.Minute})
 		var inside []<-chan struct{}
 		for range 4 * breakerAfter {
 			inside = append(inside, g.enter())
 		}
 		for _, ch := range inside {
-			g.learn(failed(envelope.CodeUpstreamUnavailable, 0), 0)
+			g.learn(failed(envelope.CodeUpstreamUnavailable, 0), 1, 0)
 			g.leave(ch)
 		}
 		began := time.Now()
@@ -147,7 +189,7 @@ func TestFailuresInFlightOpenTheBreakerOnce(t *testing.T) {
 		if got := time.Since(began); got != breakerFirst {
 			t.Fatalf("the first probe went out after %s, wanted %s", got, breakerFirst)
 		}
-		g.learn(failed(envelope.CodeUpstreamUnavailable, 0), 0)
+		g.learn(failed(envelope.CodeUpstreamUnavailable, 0), 1, 0)
 		g.leave(probe)
 		began = time.Now()
 		<-g.enter()
@@ -160,9 +202,9 @@ func TestFailuresInFlightOpenTheBreakerOnce(t *testing.T) {
 // A probe that was let in and never made its call must not keep the tool closed for ever.
 func TestProbeThatIsGivenUpMakesRoomForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, _ := newGate(t, Limits{})
+		g, _ := newGate(t, Limits{RetryDelay: time.Minute})
 		first := g.enter()
-		g.learn(failed(envelope.CodeUpstreamRateLimited, time.Second), 0)
+		g.learn(failed(envelope.CodeUpstreamRateLimited, time.Second), 1, 0)
 		g.leave(first)
 		probe, next := g.enter(), g.enter()
 		<-probe
@@ -186,7 +228,7 @@ func TestParkingIsBounded(t *testing.T) {
 		t.Fatal("a place that was left is free")
 	}
 	tool := g.of("tool")
-	tool.learn(&envelope.Reply{OK: true}, time.Second)
+	tool.learn(&envelope.Reply{OK: true}, 1, time.Second)
 	last := time.Duration(0)
 	for range 100 {
 		d := tool.handOver(1)

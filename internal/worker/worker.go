@@ -56,7 +56,8 @@ type Limits struct {
 	Concurrency int
 	PerSecond   float64
 	Burst       int
-	Shared      bool // the rate is this executor's part of one that the fleet shares
+	Shared      bool          // the rate is this executor's part of one that the fleet shares
+	RetryDelay  time.Duration // the longest between attempts: how long a tool that is down is left alone
 }
 
 // Acker answers a delivery; all plain, none fenced.
