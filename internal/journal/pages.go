@@ -60,7 +60,8 @@ type element struct {
 	key, value []byte
 }
 
-// elements reads a page's content. bbolt packs it without a gap, so a number that changed shows as one.
+// elements reads a page's content. bbolt packs it without a gap, so a number that changed shows as one. id is 0 for a page
+// that lies in the root: it has nothing behind its content, not even zeroes.
 func (w *walker) elements(b []byte, id uint64, what string, in bounds) (elems []element, leaf, ok bool) {
 	flags, count := native.Uint16(b[8:]), int(native.Uint16(b[10:]))
 	if leaf = flags == flagLeaf; !leaf && flags != flagBranch || !leaf && count == 0 {
@@ -98,7 +99,7 @@ func (w *walker) elements(b []byte, id uint64, what string, in bounds) (elems []
 		w.problem("%s: page %d is longer than its content", what, id)
 		return nil, false, false
 	}
-	if !blank(b[next:]) {
+	if !blank(b[next:]) || id == 0 && next < len(b) {
 		// Nothing is lost yet, but something writes to this file that should not, or the disk fails.
 		w.problem("%s: page %d has something behind its content", what, id)
 		return nil, false, false

@@ -228,6 +228,9 @@ func (w *walker) buckets(root uint64) error {
 		}
 		before := len(w.problems)
 		if page := native.Uint64(e.value); page != 0 {
+			if len(e.value) != 16 {
+				w.problem("bucket %s has %d bytes behind its head", name, len(e.value)-16)
+			}
 			if err := w.tree(page, name, bounds{}, 0, each); err != nil {
 				return err
 			}
