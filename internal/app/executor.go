@@ -64,16 +64,17 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	tools := newLive(box)
 	defer p.traced(ctx, "agentrun-executor", &c.Process, tools)()
 	w := newWorker(&c, p, conn, j, tools)
-	tools.executors = greet(ctx, conn, uuid.NewString(), p.log, w.Sharing, w.Refresh).executors
+	fleet := greet(ctx, conn, uuid.NewString(), p.log, w.Sharing, w.Refresh)
+	tools.executors = fleet.executors
 	go tools.follow(ctx, &c.Process, p.log, w.Refresh, kinds)
-	return p.work(ctx, &c, conn, j, w)
+	return p.work(ctx, &c, conn, j, w, fleet)
 }
 
 // newWorker puts the worker together.
 func newWorker(c *ExecutorConfig, p *process, conn *bus.Conn, j *journal.Journal, tools *live) *worker.Worker {
 	return worker.New(worker.Config{
 		ID: c.ID, Holder: j.Holder(), Lease: c.Lease, Concurrency: c.Concurrency, DrainTimeout: c.DrainTimeout,
-		PoisonAfter: tools.box().File.Defaults.PoisonAfter, Defaults: tools.defaults,
+		PoisonAfter: tools.box().File.Defaults.PoisonAfter, Defaults: tools.defaults, Shares: tools.share,
 		Boot: boottime.Now, Random: rand.Float64,
 		Records: newRecords(conn, &c.Process, tools), Journal: j, Tools: tools, Hints: conn, Waker: conn, Store: streamStore{conn},
 		Observe: p.observer, Ready: p.ready, Log: p.log,
@@ -119,7 +120,7 @@ func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
 }
 
 // work settles the journal, pulls until ctx ends and drains.
-func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j *journal.Journal, w *worker.Worker) error {
+func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j *journal.Journal, w *worker.Worker, fleet *fleetCount) error {
 	created, err := conn.StreamCreated(ctx)
 	if err == nil {
 		err = w.SettleStore(ctx, created)
@@ -145,7 +146,8 @@ func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j
 		return err
 	}
 	defer stopHints()
-	puller, err := conn.NewPuller(c.Queues, func(d bus.Delivery) { w.Deliver(delivery(d)) })
+	turns := bus.Turns{Shares: w.Shares(), Executors: fleet.all, Unused: w.Unused}
+	puller, err := conn.NewPuller(c.Queues, turns, func(d bus.Delivery) { w.Deliver(delivery(d)) })
 	if err != nil {
 		return err
 	}

@@ -56,6 +56,13 @@ func (f *fleetCount) executors() int {
 	return n
 }
 
+// all is how many executors there are.
+func (f *fleetCount) all() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return 1 + len(f.others)
+}
+
 // heard notes a greeting; its own is left out.
 func (f *fleetCount) heard(name string, busy bool) {
 	if name == f.name {

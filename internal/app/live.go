@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"github.com/agentrun/executor/internal/fair"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/trace"
 	"github.com/agentrun/executor/pkg/run"
@@ -36,6 +37,12 @@ func (t *live) put(box *Toolbox) {
 func (t *live) box() *Toolbox { return t.current.Load().box }
 
 func (t *live) secrets() [][]byte { return t.current.Load().secrets }
+
+// share is a tenant's part of the executor's slots.
+func (t *live) share(tenant string) fair.Limit {
+	s := t.box().File.Tenants[tenant]
+	return fair.Limit{Concurrency: s.Concurrency, Weight: s.Weight}
+}
 
 func (t *live) defaults() run.Defaults { return t.box().defaults() }
 

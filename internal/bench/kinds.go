@@ -58,7 +58,7 @@ func (b *bench) startAgentrun() working {
 	if err := w.SettleStore(context.Background(), b.conn.Status().Created); err != nil {
 		fail(err)
 	}
-	puller, err := b.conn.NewPuller([]string{queue}, func(d bus.Delivery) { w.Deliver(app.NewDelivery(d)) })
+	puller, err := b.conn.NewPuller([]string{queue}, bus.Turns{}, func(d bus.Delivery) { w.Deliver(app.NewDelivery(d)) })
 	if err != nil {
 		fail(err)
 	}
@@ -152,7 +152,7 @@ func (b *bench) startFloor() working {
 		puller.Want(1)
 	}
 	started := make(chan struct{})
-	puller, err = b.conn.NewPuller([]string{queue}, func(d bus.Delivery) {
+	puller, err = b.conn.NewPuller([]string{queue}, bus.Turns{}, func(d bus.Delivery) {
 		<-started
 		wg.Add(1)
 		go one(d)

@@ -1,6 +1,8 @@
 package bus
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -42,8 +44,10 @@ type Delivery struct {
 	Time        time.Time // when the server stored it
 	Redelivered bool      // a hint only: the server forgets under a crash
 
-	conn  *Conn
-	reply string
+	conn    *Conn
+	reply   string
+	pending uint64 // not delivered yet, behind this one
+	claimed string // the stream, of a message that was taken out of its order
 }
 
 var (
@@ -52,9 +56,25 @@ var (
 )
 
 // Ack removes the message from its stream. Plain: nil says only that it was handed to the connection.
-func (d *Delivery) Ack() error { return d.answer(ackBody) }
+func (d *Delivery) Ack() error {
+	if d.claimed != "" {
+		go d.remove()
+		return nil
+	}
+	return d.answer(ackBody)
+}
 
-// InProgress starts the ack wait anew. Plain, like Ack.
+// remove deletes a message that was taken out of its order. If that fails it is delivered in its order.
+func (d *Delivery) remove() {
+	ctx, cancel := context.WithTimeout(context.Background(), askWait)
+	defer cancel()
+	if err := d.conn.deleteMessage(ctx, d.claimed, d.Seq); err != nil && !errors.Is(err, ErrNotFound) {
+		d.conn.log.Debug("job not removed, it will come again", "subject", d.Subject, "error", err)
+	}
+}
+
+// InProgress starts the ack wait anew. Plain, like Ack. Nobody waits for a message that was taken out of its order: it is
+// in the stream until Ack, and Release leaves it there.
 func (d *Delivery) InProgress() error { return d.answer(inProgressBody) }
 
 // Release gives the message back, to be delivered again after delay, which the server may forget in a crash.
@@ -66,6 +86,9 @@ func (d *Delivery) Release(delay time.Duration) error {
 }
 
 func (d *Delivery) answer(body []byte) error {
+	if d.claimed != "" {
+		return nil
+	}
 	if err := d.conn.nc.Publish(d.reply, body); err != nil {
 		return fmt.Errorf("bus: answer %s: %w", d.Subject, err)
 	}
@@ -86,7 +109,7 @@ func (c *Conn) deliveryOf(kind Kind, queue string, m *nats.Msg) (Delivery, bool)
 	}
 	return Delivery{
 		Kind: kind, Queue: queue, ID: tokens.ID, Valid: tokens.Valid, Subject: m.Subject, Data: m.Data, Headers: m.Header,
-		Seq: meta.stream, Time: meta.at, Redelivered: meta.delivered > 1, conn: c, reply: m.Reply,
+		Seq: meta.stream, Time: meta.at, Redelivered: meta.delivered > 1, conn: c, reply: m.Reply, pending: meta.pending,
 	}, true
 }
 

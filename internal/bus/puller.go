@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/agentrun/executor/internal/fair"
 )
 
 const (
@@ -20,18 +22,26 @@ const (
 	parkAfter = 10 * time.Millisecond
 	// excessDelay keeps a message that nobody has a slot for from going round in circles.
 	excessDelay = 250 * time.Millisecond
+	// waryMost bounds how long a look ahead is waited for before more is pulled for a tenant at its cap.
+	waryMost = time.Second
 )
 
 // Puller takes deliveries from the jobs and wakes of some queues, only for slots that are free. Each of them has at
 // most one pull request out, so that it is always known how much was asked for. Slots are divided among the queues that
 // have something; while all are empty each waits with as many requests as there are slots, and what arrives beyond
 // that is given back at once: nothing is held that has no slot.
+//
+// A consumer delivers in the order of arrival. Behind a backlog the puller therefore looks ahead, and takes a job whose turn
+// it is before those that came earlier: see claim.
 type Puller struct {
 	conn    *Conn
 	deliver func(Delivery)
+	turns   Turns
 	kick    chan struct{}
+	behind  chan struct{} // signals that there is a backlog
 	stopped chan struct{}
 	done    chan struct{}
+	claims  sync.WaitGroup // and the scout
 
 	mu      sync.Mutex
 	free    int
@@ -41,10 +51,21 @@ type Puller struct {
 	next    int // where the next round begins
 }
 
+// Turns say whose turn it is when there is more to do than slots. The zero value treats all tenants alike.
+type Turns struct {
+	Shares *fair.Shares
+	// Executors is among how many the looking ahead is divided.
+	Executors func() int
+	// Unused is called, from any goroutine, when what a slot was offered for may be gone: see Puller.Waits.
+	Unused func()
+}
+
 // source is one consumer.
 type source struct {
 	kind     Kind
 	queue    string
+	stream   string
+	prefix   string // of the stream's subjects
 	subject  string // of pull requests
 	inbox    string // and dot; the rest is the number of the request
 	sub      *nats.Subscription
@@ -53,14 +74,29 @@ type source struct {
 	since    time.Time
 	failures int
 	retryAt  time.Time
+
+	pending  uint64   // not delivered yet, by the latest delivery or look
+	ahead    *ahead   // what is known of those
+	promised []string // tenants whose messages the request that is out should be answered with
+	looked   time.Time
+	wary     time.Time // when a delivery last brought a tenant to its cap
 }
 
 // NewPuller subscribes; nothing is pulled before Want. deliver is called from one goroutine for each queue and kind,
-// and must hand the delivery on without waiting.
-func (c *Conn) NewPuller(queues []string, deliver func(Delivery)) (*Puller, error) {
+// or from one of its own for a message that is taken out of its order, and must hand the delivery on without waiting.
+func (c *Conn) NewPuller(queues []string, turns Turns, deliver func(Delivery)) (*Puller, error) {
+	if turns.Shares == nil {
+		turns.Shares = fair.New(nil)
+	}
+	if turns.Executors == nil {
+		turns.Executors = func() int { return 1 }
+	}
+	if turns.Unused == nil {
+		turns.Unused = func() {}
+	}
 	p := &Puller{
-		conn: c, deliver: deliver,
-		kick: make(chan struct{}, 1), stopped: make(chan struct{}), done: make(chan struct{}),
+		conn: c, deliver: deliver, turns: turns,
+		kick: make(chan struct{}, 1), behind: make(chan struct{}, 1), stopped: make(chan struct{}), done: make(chan struct{}),
 	}
 	for _, queue := range queues {
 		for _, kind := range []Kind{Wake, Job} {
@@ -71,16 +107,17 @@ func (c *Conn) NewPuller(queues []string, deliver func(Delivery)) (*Puller, erro
 		}
 	}
 	go p.loop()
+	p.claims.Go(p.scout)
 	return p, nil
 }
 
 func (p *Puller) addSource(kind Kind, queue string) error {
-	stream := JobsStream
+	stream, prefix := JobsStream, jobsPrefix
 	if kind == Wake {
-		stream = WakesStream
+		stream, prefix = WakesStream, wakesPrefix
 	}
 	s := &source{
-		kind: kind, queue: queue,
+		kind: kind, queue: queue, stream: stream, prefix: prefix, ahead: newAhead(),
 		subject: "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + ConsumerName(queue),
 		inbox:   p.conn.nc.NewInbox() + ".",
 	}
@@ -125,6 +162,7 @@ func (p *Puller) Stop() {
 	p.mu.Unlock()
 	close(p.stopped)
 	<-p.done
+	p.claims.Wait()
 	p.unsubscribe()
 }
 
@@ -181,6 +219,7 @@ func (p *Puller) forget() {
 	defer p.mu.Unlock()
 	for _, s := range p.sources {
 		s.left, s.failures, s.retryAt = 0, 0, time.Time{}
+		p.keep(s, len(s.promised))
 	}
 }
 
@@ -205,6 +244,7 @@ func (p *Puller) ask(now time.Time) time.Duration {
 		age := now.Sub(s.since)
 		if s.left > 0 && age > pullExpiry+pullGrace {
 			s.left = 0 // lost without a word
+			p.keep(s, len(s.promised))
 		}
 		switch {
 		case s.left == 0 && p.paused && s.kind == Job:
@@ -234,26 +274,116 @@ func (p *Puller) ask(now time.Time) time.Duration {
 
 func (p *Puller) divide(idle []*source, available int, now time.Time) []pull {
 	var pulls []pull
+	asked := false
 	for i, s := range idle {
 		if available <= 0 {
 			break
 		}
 		share := (available + len(idle) - i - 1) / (len(idle) - i)
+		batch, claimed := p.choose(s, share)
+		if asked = asked || batch+claimed > 0; batch+claimed < share {
+			share = batch + claimed // the rest is for the others
+		}
 		available -= share
+		if batch == 0 {
+			continue
+		}
 		s.asked++
-		s.left, s.since = share, now
-		pulls = append(pulls, pull{s, s.inbox + strconv.FormatUint(s.asked, 36), share})
+		s.left, s.since = batch, now
+		pulls = append(pulls, pull{s, s.inbox + strconv.FormatUint(s.asked, 36), batch})
 	}
-	if len(pulls) > 0 {
+	if asked {
 		p.next = (p.next + 1) % len(p.sources)
 	}
 	return pulls
+}
+
+// choose says how many of n slots to pull for, and takes messages whose turn it is for others; p.mu is held. It leaves
+// slots unused only if everything that is known to wait is of tenants that have reached their cap.
+func (p *Puller) choose(s *source, n int) (batch, claimed int) {
+	if s.pending > 0 && s.wary.After(s.looked) && time.Since(s.wary) < waryMost {
+		return 0, 0 // the scout comes first
+	}
+	if s.ahead.plain() && !p.capped(s) {
+		return n, 0
+	}
+	for batch+claimed < n {
+		tenant, ok := p.first(s)
+		if !ok && len(s.ahead.lanes) == 0 {
+			return n - claimed, claimed // nothing more is known: as they come
+		}
+		if !ok {
+			break
+		}
+		if head, ok := s.ahead.head(); ok && p.asGood(s, head, tenant) {
+			s.ahead.take(head.tenant)
+			p.turns.Shares.Promise(head.tenant)
+			s.promised = append(s.promised, head.tenant)
+			batch++
+			continue
+		}
+		seq := s.ahead.take(tenant)
+		p.turns.Shares.Promise(tenant)
+		p.free--
+		claimed++
+		p.claims.Go(func() { p.claim(s, seq, tenant) })
+	}
+	return batch, claimed
+}
+
+// first is the tenant of a source whose turn it is.
+func (p *Puller) first(s *source) (tenant string, ok bool) {
+	for {
+		tenant, ok = p.turns.Shares.First(s.ahead.tenants())
+		if !ok || s.ahead.has(tenant) {
+			return tenant, ok
+		}
+	}
+}
+
+// capped reports whether a source's only tenant has a cap.
+func (p *Puller) capped(s *source) bool {
+	for tenant := range s.ahead.lanes {
+		return p.turns.Shares.Capped(tenant)
+	}
+	return false
+}
+
+// asGood reports whether the message that a pull would bring may as well be next, though it is tenant's turn: a pull
+// meets no other executor's.
+func (p *Puller) asGood(s *source, head marked, tenant string) bool {
+	return s.ahead.has(head.tenant) && s.ahead.peek(head.tenant).seq == head.seq &&
+		(head.tenant == tenant || p.turns.Shares.Near(head.tenant, tenant))
+}
+
+// keep takes back n promises of a source.
+func (p *Puller) keep(s *source, n int) {
+	for ; n > 0 && len(s.promised) > 0; n-- {
+		p.turns.Shares.Keep(s.promised[0])
+		s.promised = s.promised[1:]
+	}
+}
+
+// Waits is the tenant whose turn it is among those that are known to wait in the queues; ok is false if there is none.
+func (p *Puller) Waits() (tenant string, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.sources {
+		if p.paused && s.kind == Job {
+			continue
+		}
+		if t, found := p.first(s); found && (!ok || p.turns.Shares.Before(t, tenant)) {
+			tenant, ok = t, true
+		}
+	}
+	return tenant, ok
 }
 
 func (p *Puller) failed(s *source, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.left = 0
+	p.keep(s, len(s.promised))
 	s.failures++
 	s.retryAt = now.Add(min(25*time.Millisecond<<min(s.failures-1, 5), 500*time.Millisecond))
 }
@@ -264,10 +394,19 @@ func (p *Puller) receive(s *source, m *nats.Msg) {
 		p.status(s, m)
 		return
 	}
+	tenant := d.ID.Tenant
+	if !d.Valid {
+		tenant = InvalidTenant
+	}
 	p.mu.Lock()
 	s.failures = 0
 	if s.left > 0 {
 		s.left--
+	}
+	s.pending = d.pending
+	s.ahead.delivered(d.Seq)
+	if d.pending == 0 {
+		s.ahead = newAhead()
 	}
 	refill := s.left == 0
 	held := p.paused && s.kind == Job
@@ -275,12 +414,32 @@ func (p *Puller) receive(s *source, m *nats.Msg) {
 	if room {
 		p.free--
 	}
+	promised := ""
+	if len(s.promised) > 0 {
+		promised, s.promised = s.promised[0], s.promised[1:]
+	}
 	p.mu.Unlock()
+	if d.pending > 0 {
+		select {
+		case p.behind <- struct{}{}:
+		default:
+		}
+	}
+	if promised != "" {
+		p.turns.Shares.Keep(promised) // it is this one, which counts by itself from now on
+	}
+	if room {
+		p.deliver(d)
+	}
+	if p.turns.Shares.Full(tenant) {
+		p.mu.Lock()
+		s.wary = time.Now()
+		p.mu.Unlock()
+	}
 	if refill {
 		p.poke()
 	}
 	if room {
-		p.deliver(d)
 		return
 	}
 	delay := time.Duration(0)
@@ -306,6 +465,7 @@ func (p *Puller) status(s *source, m *nats.Msg) {
 	if code == "408" || code == "404" {
 		p.mu.Lock()
 		s.left, s.failures = 0, 0
+		p.keep(s, len(s.promised))
 		p.mu.Unlock()
 		p.poke()
 		return

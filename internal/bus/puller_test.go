@@ -39,7 +39,7 @@ func publishJob(t testing.TB, nc *nats.Conn, subject, data string) {
 
 func startPuller(t testing.TB, c *bus.Conn, deliver func(bus.Delivery)) *bus.Puller {
 	t.Helper()
-	p, err := c.NewPuller([]string{"default"}, deliver)
+	p, err := c.NewPuller([]string{"default"}, bus.Turns{}, deliver)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestPullerDrainsAFullQueueOnce(t *testing.T) {
 	seen := make(map[string]int, jobs)
 	all := make(chan struct{})
 	work := make(chan bus.Delivery, 64)
-	p, err := c.NewPuller([]string{"default", "other"}, func(d bus.Delivery) { work <- d })
+	p, err := c.NewPuller([]string{"default", "other"}, bus.Turns{}, func(d bus.Delivery) { work <- d })
 	if err != nil {
 		t.Fatal(err)
 	}

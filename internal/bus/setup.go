@@ -90,10 +90,12 @@ func (c Config) stream(name string, have *jetstream.StreamConfig) jetstream.Stre
 	case WakesStream:
 		s.Subjects, s.Retention, s.Discard = []string{wakesPrefix + ">"}, jetstream.WorkQueuePolicy, jetstream.DiscardNew
 		s.MaxMsgsPerSubject, s.DiscardNewPerSubject = 1, true
+		s.AllowDirect = true // to look ahead: Puller.look
 	case JobsStream:
 		s.Subjects, s.Retention, s.Discard = []string{jobsPrefix + ">"}, jetstream.WorkQueuePolicy, jetstream.DiscardNew
 		s.MaxMsgs = choose(c.MaxJobs, have.MaxMsgs, maxJobsDefault)
 		s.MaxBytes = choose(0, have.MaxBytes, -1) // no flag: the operator's
+		s.AllowDirect = true                      // to look ahead: Puller.look
 	}
 	return s
 }

@@ -183,7 +183,7 @@ func TestStopLeavesNothingBehind(t *testing.T) {
 	server := bustest.Start(t)
 	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
 	got := make(chan bus.Delivery, 10)
-	p, err := c.NewPuller([]string{"default"}, func(d bus.Delivery) { got <- d })
+	p, err := c.NewPuller([]string{"default"}, bus.Turns{}, func(d bus.Delivery) { got <- d })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ type Defaults struct {
 
 // Tenant is one tenant's share of the fleet.
 type Tenant struct {
-	Concurrency int // runs at once per executor; 0: no limit of its own
+	Concurrency int // slots at once per executor; 0: no limit of its own
 	Weight      int // share beside other tenants when all want more than there is; 1 by default
 }
 

@@ -73,7 +73,7 @@ func both(t *testing.T, suite func(t *testing.T, p *parts)) {
 				}
 			},
 			pull: func(deliver func(worker.Delivery)) worker.Puller {
-				pl, err := conn.NewPuller([]string{"default"}, func(d bus.Delivery) { deliver(app.NewDelivery(d)) })
+				pl, err := conn.NewPuller([]string{"default"}, bus.Turns{}, func(d bus.Delivery) { deliver(app.NewDelivery(d)) })
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -21,6 +21,7 @@ type message struct {
 	worker.Delivery
 	times    int // delivered so far
 	token    int // of the present delivery; 0: it lies in the queue
+	claimed  bool
 	deadline time.Time
 	gone     bool
 }
@@ -71,9 +72,31 @@ func (w *world) pump() {
 			continue
 		}
 		to.want--
+		if !m.claimed && w.dice.n("claim"+m.ID.Run, 8) == 0 {
+			w.claim(m, to)
+			continue
+		}
 		w.deliver(m, to)
 	}
 }
+
+// claim hands a message to a puller that takes it out of its order: the queue does not know, and delivers it too unless
+// it is gone by then; w.mu is held.
+func (w *world) claim(m *message, to *puller) {
+	m.claimed = true
+	d := m.Delivery
+	d.Acker = &claimed{ack{p: to.p, m: m}}
+	to.inFlight++
+	w.sayLocked("%s claims %s", to.p.name, describe(m))
+	go to.carry(d, m, -1)
+	time.AfterFunc(w.dice.between("claimed"+m.ID.Run, 0, w.ackWait/2), w.pump)
+}
+
+// claimed answers a claim: only the acknowledgement means something.
+type claimed struct{ ack }
+
+func (*claimed) InProgress() error           { return nil }
+func (*claimed) Release(time.Duration) error { return nil }
 
 func compact(all []*message) []*message {
 	keep := all[:0]
@@ -230,6 +253,8 @@ func (p *puller) Want(n int) {
 	p.p.w.mu.Unlock()
 	go p.p.w.pump() // the caller holds a lock
 }
+
+func (p *puller) Waits() (string, bool) { return "", false }
 
 func (p *puller) Stop() {
 	w := p.p.w

@@ -16,7 +16,7 @@ type call struct {
 	cancel   context.CancelFunc
 	renews   bool // its timeout does not fit into the lease
 	gate     *gate
-	entry    <-chan struct{}
+	entry    chan struct{}
 }
 
 // result is how a call or a lookup ended.

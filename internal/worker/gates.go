@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/agentrun/executor/internal/fair"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -13,14 +14,15 @@ import (
 // gate holds no slot.
 type gates struct {
 	limits func(tool string) Limits
+	share  func(tenant string) fair.Limit // of which only the weight counts
 	told   func(tool string, open bool)
 	mu     sync.Mutex
 	byTool map[string]*gate
 	parked map[*loop]bool // runs that hold no slot and wait for a tool
 }
 
-func newGates(limits func(string) Limits, told func(string, bool)) *gates {
-	return &gates{limits: limits, told: told, byTool: map[string]*gate{}, parked: map[*loop]bool{}}
+func newGates(limits func(string) Limits, share func(string) fair.Limit, told func(string, bool)) *gates {
+	return &gates{limits: limits, share: share, told: told, byTool: map[string]*gate{}, parked: map[*loop]bool{}}
 }
 
 // of returns the tool's gate.
@@ -29,7 +31,8 @@ func (g *gates) of(tool string) *gate {
 	defer g.mu.Unlock()
 	t, ok := g.byTool[tool]
 	if !ok {
-		t = &gate{told: func(open bool) { g.told(tool, open) }}
+		shares := fair.New(func(tenant string) fair.Limit { return fair.Limit{Weight: g.share(tenant).Weight} })
+		t = &gate{told: func(open bool) { g.told(tool, open) }, shares: shares, queue: fair.NewQueue[chan struct{}](shares)}
 		t.set(g.limits(tool))
 		g.byTool[tool] = t
 	}
@@ -78,15 +81,16 @@ func (g *gates) unpark(l *loop) {
 	delete(g.parked, l)
 }
 
-// gate lets calls of one tool through in the order in which they came.
+// gate lets calls of one tool through in the order in which they came, and each tenant in its turn.
 type gate struct {
-	told func(open bool)
+	told   func(open bool)
+	shares *fair.Shares
 
 	mu      sync.Mutex
 	most    int // 0: any number
 	inside  int
 	tokens  *rate.Limiter // nil: any rate
-	queue   []chan struct{}
+	queue   *fair.Queue[chan struct{}]
 	timer   *time.Timer
 	breaker breaker
 	shared  bool
@@ -94,13 +98,6 @@ type gate struct {
 	pace    time.Duration // how long a call takes, about
 	handed  int           // runs that were handed over because too many waited, and have not been seen again
 }
-
-// passed is what enter returns to whom need not wait.
-var passed = func() chan struct{} {
-	ch := make(chan struct{})
-	close(ch)
-	return ch
-}()
 
 func (g *gate) set(l Limits) {
 	g.mu.Lock()
@@ -122,35 +119,31 @@ func (g *gate) set(l Limits) {
 func (g *gate) wanted(now time.Time) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.shared && (len(g.queue) > 0 || g.inside > 0 || now.Sub(g.lastIn) < sharingFor)
+	return g.shared && (g.queue.Len() > 0 || g.inside > 0 || now.Sub(g.lastIn) < sharingFor)
 }
 
-// enter returns a channel that is closed when the caller may call.
-func (g *gate) enter() <-chan struct{} {
+// enter returns a channel that is closed when a call of the tenant's may leave.
+func (g *gate) enter(tenant string) chan struct{} {
+	ch := make(chan struct{})
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.queue) == 0 && g.admit() {
-		return passed
-	}
-	ch := make(chan struct{})
-	g.queue = append(g.queue, ch)
+	g.queue.Push(tenant, ch)
+	g.pump()
 	return ch
 }
 
 // leave ends a call, or gives up waiting for one. A nil gate is a lookup's: it has none.
-func (g *gate) leave(ch <-chan struct{}) {
+func (g *gate) leave(tenant string, ch chan struct{}) {
 	if g == nil {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i, q := range g.queue {
-		if q == ch {
-			g.queue = append(g.queue[:i], g.queue[i+1:]...)
-			return
-		}
+	if g.queue.Remove(tenant, ch) {
+		return
 	}
 	g.inside--
+	g.shares.End(tenant)
 	if g.inside == 0 {
 		g.breaker.probing = false
 	}
@@ -206,9 +199,10 @@ func (g *gate) admit() bool {
 
 // pump lets in whom the limits allow; g.mu is held.
 func (g *gate) pump() {
-	for len(g.queue) > 0 && g.admit() {
-		close(g.queue[0])
-		g.queue = g.queue[1:]
+	for g.queue.Len() > 0 && g.admit() {
+		tenant, _ := g.queue.First()
+		g.shares.Start(tenant)
+		close(g.queue.Pop(tenant))
 	}
 }
 
@@ -232,7 +226,7 @@ func (g *gate) handOver(random float64) time.Duration {
 		each = max(each, time.Duration(float64(time.Second)/float64(g.tokens.Limit())))
 	}
 	// They come back one after another from when those who wait here are nearly through.
-	due := each*time.Duration(len(g.queue))*3/4 + time.Duration(random*float64(each)*float64(g.handed))
+	due := each*time.Duration(g.queue.Len())*3/4 + time.Duration(random*float64(each)*float64(g.handed))
 	if wait := time.Until(g.breaker.until); g.breaker.open() && wait > 0 {
 		due += wait
 	}

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/fair"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -12,21 +13,23 @@ func failed(code envelope.Code, retryAfter time.Duration) *envelope.Reply {
 	return &envelope.Reply{Row: envelope.RowFor(code, envelope.Read), RetryAfter: retryAfter.Milliseconds()}
 }
 
+func alike(string) fair.Limit { return fair.Limit{} }
+
 func newGate(t *testing.T, l Limits) (*gate, *[]bool) {
 	t.Helper()
 	var told []bool
-	g := newGates(func(string) Limits { return l }, func(_ string, open bool) { told = append(told, open) })
+	g := newGates(func(string) Limits { return l }, alike, func(_ string, open bool) { told = append(told, open) })
 	return g.of("tool"), &told
 }
 
 func TestGateLetsInInOrderAndNeverTooMany(t *testing.T) {
 	g, _ := newGate(t, Limits{Concurrency: 2})
-	a, b, c, d := g.enter(), g.enter(), g.enter(), g.enter()
+	a, b, c, d := g.enter("acme"), g.enter("acme"), g.enter("acme"), g.enter("acme")
 	if !isClosed(a) || !isClosed(b) || isClosed(c) || isClosed(d) {
 		t.Fatal("two of four may enter, the first two")
 	}
-	g.leave(d) // gives up waiting
-	g.leave(a)
+	g.leave("acme", d) // gives up waiting
+	g.leave("acme", a)
 	if !isClosed(c) || isClosed(d) {
 		t.Fatal("the one that waits is next, not the one that gave up")
 	}
@@ -40,9 +43,9 @@ func TestGateKeepsTheRate(t *testing.T) {
 		g, _ := newGate(t, Limits{PerSecond: 10, Burst: 2})
 		began := time.Now()
 		for range 12 {
-			ch := g.enter()
+			ch := g.enter("acme")
 			<-ch
-			g.leave(ch)
+			g.leave("acme", ch)
 		}
 		if took := time.Since(began); took < time.Second || took > 1100*time.Millisecond {
 			t.Fatalf("12 calls with a burst of 2 at 10 per second took %s, wanted about 1s", took)
@@ -54,10 +57,10 @@ func TestGateKeepsTheRate(t *testing.T) {
 func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, told := newGate(t, Limits{RetryDelay: time.Minute})
-		first := g.enter()
+		first := g.enter("acme")
 		g.learn(failed(envelope.CodeUpstreamRateLimited, 5*time.Second), 1, 0)
-		g.leave(first)
-		a, b := g.enter(), g.enter()
+		g.leave("acme", first)
+		a, b := g.enter("acme"), g.enter("acme")
 		if isClosed(a) || isClosed(b) {
 			t.Fatal("a call was let in inside Retry-After")
 		}
@@ -70,11 +73,11 @@ func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
 			t.Fatal("a second call went out beside the probe")
 		}
 		g.learn(&envelope.Reply{OK: true}, 1, 0)
-		g.leave(a)
+		g.leave("acme", a)
 		if !isClosed(b) {
 			t.Fatal("the tool answers again, and the next one still waits")
 		}
-		g.leave(b)
+		g.leave("acme", b)
 		if len(*told) != 2 || !(*told)[0] || (*told)[1] {
 			t.Fatalf("told %v, wanted open and closed", *told)
 		}
@@ -84,16 +87,16 @@ func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
 func TestOneLongRetryAfterHoldsTheOthersForABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _ := newGate(t, Limits{RetryDelay: time.Minute})
-		first := g.enter()
+		first := g.enter("acme")
 		g.learn(failed(envelope.CodeUpstreamRateLimited, time.Hour), 1, 0)
-		g.leave(first)
-		began, probe := time.Now(), g.enter()
+		g.leave("acme", first)
+		began, probe := time.Now(), g.enter("acme")
 		<-probe
 		if got := time.Since(began); got != breakerMost {
 			t.Errorf("the probe went out after %s, wanted %s", got, breakerMost)
 		}
 		g.learn(&envelope.Reply{OK: true}, 1, 0)
-		g.leave(probe)
+		g.leave("acme", probe)
 	})
 }
 
@@ -102,11 +105,11 @@ func TestRepeatedFailuresOpenTheBreakerAndRefusalsCloseIt(t *testing.T) {
 		g, _ := newGate(t, Limits{RetryDelay: time.Minute})
 		call := func(r *envelope.Reply) time.Duration {
 			began := time.Now()
-			ch := g.enter()
+			ch := g.enter("acme")
 			<-ch
 			waited := time.Since(began)
 			g.learn(r, 1, 0)
-			g.leave(ch)
+			g.leave("acme", ch)
 			return waited
 		}
 		down := failed(envelope.CodeUpstreamUnavailable, 0)
@@ -129,16 +132,34 @@ func TestRepeatedFailuresOpenTheBreakerAndRefusalsCloseIt(t *testing.T) {
 	})
 }
 
+// Many of one tenant's wait for a tool: another's next call waits for one of them at most.
+func TestGateServesTenantsInTurn(t *testing.T) {
+	g, _ := newGate(t, Limits{Concurrency: 1})
+	inside := g.enter("acme")
+	var acme []chan struct{}
+	for range 100 {
+		acme = append(acme, g.enter("acme"))
+	}
+	other := g.enter("globex")
+	g.leave("acme", inside)
+	if !isClosed(other) {
+		g.leave("acme", acme[0])
+	}
+	if !isClosed(other) {
+		t.Fatal("two of the first tenant's went before the other's only one")
+	}
+}
+
 // The last runs to be done may be those whose requests never succeed: their retries say nothing about the tool.
 func TestFailedRetriesDoNotOpenTheBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, opened := newGate(t, Limits{RetryDelay: time.Minute})
 		began := time.Now()
 		for attempt := range 10 * breakerAfter {
-			ch := g.enter()
+			ch := g.enter("acme")
 			<-ch
 			g.learn(failed(envelope.CodeUpstreamUnavailable, 0), attempt+2, 0)
-			g.leave(ch)
+			g.leave("acme", ch)
 		}
 		if waited := time.Since(began); waited != 0 || len(*opened) != 0 {
 			t.Errorf("they waited %s, the breaker changed %v", waited, *opened)
@@ -158,11 +179,11 @@ func TestBreakerKeepsToTheRetryDelay(t *testing.T) {
 			var waited time.Duration
 			for range breakerAfter + 10 {
 				began := time.Now()
-				ch := g.enter()
+				ch := g.enter("acme")
 				<-ch
 				waited = time.Since(began)
 				g.learn(failed(envelope.CodeUpstreamUnavailable, 0), 1, 0)
-				g.leave(ch)
+				g.leave("acme", ch)
 			}
 			if waited != c.want {
 				t.Errorf("with a retry delay of %s a probe waited %s, wanted %s", c.delay, waited, c.want)
@@ -175,24 +196,24 @@ func TestBreakerKeepsToTheRetryDelay(t *testing.T) {
 func TestFailuresInFlightOpenTheBreakerOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _ := newGate(t, Limits{RetryDelay: time.Minute})
-		var inside []<-chan struct{}
+		var inside []chan struct{}
 		for range 4 * breakerAfter {
-			inside = append(inside, g.enter())
+			inside = append(inside, g.enter("acme"))
 		}
 		for _, ch := range inside {
 			g.learn(failed(envelope.CodeUpstreamUnavailable, 0), 1, 0)
-			g.leave(ch)
+			g.leave("acme", ch)
 		}
 		began := time.Now()
-		probe := g.enter()
+		probe := g.enter("acme")
 		<-probe
 		if got := time.Since(began); got != breakerFirst {
 			t.Fatalf("the first probe went out after %s, wanted %s", got, breakerFirst)
 		}
 		g.learn(failed(envelope.CodeUpstreamUnavailable, 0), 1, 0)
-		g.leave(probe)
+		g.leave("acme", probe)
 		began = time.Now()
-		<-g.enter()
+		<-g.enter("acme")
 		if got := time.Since(began); got != 2*breakerFirst {
 			t.Fatalf("the second probe went out after %s, wanted %s", got, 2*breakerFirst)
 		}
@@ -203,12 +224,12 @@ func TestFailuresInFlightOpenTheBreakerOnce(t *testing.T) {
 func TestProbeThatIsGivenUpMakesRoomForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _ := newGate(t, Limits{RetryDelay: time.Minute})
-		first := g.enter()
+		first := g.enter("acme")
 		g.learn(failed(envelope.CodeUpstreamRateLimited, time.Second), 1, 0)
-		g.leave(first)
-		probe, next := g.enter(), g.enter()
+		g.leave("acme", first)
+		probe, next := g.enter("acme"), g.enter("acme")
 		<-probe
-		g.leave(probe)
+		g.leave("acme", probe)
 		if !isClosed(next) {
 			t.Fatal("nobody may probe any more")
 		}
@@ -218,7 +239,7 @@ func TestProbeThatIsGivenUpMakesRoomForAnother(t *testing.T) {
 // Runs that wait for a tool without a slot are bounded; those beyond are handed over, spread over the time that all who
 // wait will take.
 func TestParkingIsBounded(t *testing.T) {
-	g := newGates(func(string) Limits { return Limits{Concurrency: 1} }, func(string, bool) {})
+	g := newGates(func(string) Limits { return Limits{Concurrency: 1} }, alike, func(string, bool) {})
 	a, b, c := &loop{}, &loop{}, &loop{}
 	if !g.park(a, 2) || !g.park(b, 2) || g.park(c, 2) || !g.park(a, 2) {
 		t.Fatal("two of three may wait, and who waits already may go on")

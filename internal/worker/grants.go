@@ -12,11 +12,11 @@ import (
 type grant struct {
 	step  string
 	gate  *gate
-	entry <-chan struct{} // the tool's
-	slot  <-chan struct{} // the executor's; nil until the tool's has come
-	has   bool            // both are there
-	told  bool            // the record says that the step waits
-	over  chan struct{}   // closed when it is given back: nobody waits for it any more
+	entry chan struct{} // the tool's
+	slot  chan struct{} // the executor's; nil until the tool's has come
+	has   bool          // both are there
+	told  bool          // the record says that the step waits
+	over  chan struct{} // closed when it is given back: nobody waits for it any more
 }
 
 func (g *grant) ready() bool { return g.has }
@@ -26,7 +26,7 @@ func (l *loop) grant(s *run.Step, c *change) *grant {
 	g := l.grants[s.Name]
 	if g == nil {
 		g = &grant{step: s.Name, gate: l.w.gates.of(s.Tool), over: make(chan struct{})}
-		g.entry = g.gate.enter()
+		g.entry = g.gate.enter(l.id.Tenant)
 		l.grants[s.Name] = g
 		l.watch(g, g.entry)
 	}
@@ -38,7 +38,7 @@ func (l *loop) grant(s *run.Step, c *change) *grant {
 			g.has = true
 			return g
 		}
-		g.slot = l.w.slots.acquire()
+		g.slot = l.w.slots.acquire(l.id.Tenant)
 		l.watch(g, g.slot)
 	}
 	if isClosed(g.slot) {
@@ -69,7 +69,7 @@ func (l *loop) drop(step string) {
 		return
 	}
 	delete(l.grants, step)
-	g.giveUp(l.w)
+	g.giveUp(l.w, l.id.Tenant)
 }
 
 // dropAll gives every permission back: nothing will be started here.
@@ -79,16 +79,16 @@ func (l *loop) dropAll() {
 	}
 }
 
-func (g *grant) giveUp(w *Worker) {
+func (g *grant) giveUp(w *Worker, tenant string) {
 	close(g.over)
-	g.gate.leave(g.entry)
+	g.gate.leave(tenant, g.entry)
 	if g.slot != nil {
-		w.slots.abandon(g.slot)
+		w.slots.abandon(tenant, g.slot)
 	}
 }
 
 // watch wakes the loop when a channel that is still open closes. One that is given back never does.
-func (l *loop) watch(g *grant, ch <-chan struct{}) {
+func (l *loop) watch(g *grant, ch chan struct{}) {
 	if isClosed(ch) {
 		return
 	}

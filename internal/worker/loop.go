@@ -278,12 +278,12 @@ func (l *loop) abort(err error) {
 		}
 	}
 	for _, c := range l.calls {
-		c.gate.leave(c.entry)
+		c.gate.leave(l.id.Tenant, c.entry)
 	}
 	l.calls, l.ended = map[run.DispatchID]*call{}, nil
 	l.letGo()
 	for _, g := range l.grants {
-		g.giveUp(l.w)
+		g.giveUp(l.w, l.id.Tenant)
 	}
 	l.grants = map[string]*grant{}
 	if l.w.ctx.Err() == nil {
@@ -338,7 +338,7 @@ func (l *loop) answer() {
 // slots keeps n slots and gives the others back.
 func (l *loop) slots(n int) {
 	if l.held > n {
-		l.w.slots.release(l.held - n)
+		l.w.slots.release(l.id.Tenant, l.held-n)
 		l.held = n
 	}
 }

@@ -366,7 +366,7 @@ func (l *loop) took(c *change) {
 			if res.lookup == nil && !res.notOurs {
 				call.gate.learn(&res.reply, call.dispatch.Attempt, res.took)
 			}
-			call.gate.leave(call.entry)
+			call.gate.leave(l.id.Tenant, call.entry)
 		}
 		if res.write && res.lookup == nil && !c.gone {
 			l.w.Journal.Later(run.Entry{Settled: res.dispatch})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentrun/executor/internal/fair"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -88,8 +89,10 @@ func (d *Delivery) message() run.Message {
 
 // Puller pulls deliveries for free slots.
 type Puller interface {
-	// Want offers n more slots, or takes -n back.
+	// Want offers n more slots, or takes -n back. It may be called from Waits' caller, and waits for nothing.
 	Want(n int)
+	// Waits is the tenant whose turn it is among those that are known to wait in the queues, if any.
+	Waits() (tenant string, ok bool)
 	// Stop ends pulling; when it returns nothing more is delivered.
 	Stop()
 }
@@ -127,7 +130,7 @@ type Ready interface {
 	Clear(name string)
 }
 
-// Config is what a worker is made of. All fields are required.
+// Config is what a worker is made of. All fields are required but Shares, without which all tenants are alike.
 type Config struct {
 	ID           string // the --id: for people
 	Holder       string // the journal's random id and the process's start number, with a dot between: for leases
@@ -136,8 +139,9 @@ type Config struct {
 	DrainTimeout time.Duration
 	PoisonAfter  int
 	Defaults     func() run.Defaults
-	Boot         func() time.Duration // a clock that counts suspension
-	Random       func() float64       // in [0, 1)
+	Shares       func(tenant string) fair.Limit // each tenant's part of the slots
+	Boot         func() time.Duration           // a clock that counts suspension
+	Random       func() float64                 // in [0, 1)
 
 	Records *record.Records
 	Journal Journal
@@ -153,8 +157,9 @@ type Config struct {
 // Worker brings runs forward.
 type Worker struct {
 	Config
-	slots *slots
-	gates *gates
+	shares *fair.Shares
+	slots  *slots
+	gates  *gates
 
 	ctx      context.Context // ends when the process must stop at once
 	stop     context.CancelFunc
@@ -172,26 +177,36 @@ type Worker struct {
 // New makes a worker; Start connects it to a puller.
 func New(c Config) *Worker {
 	ctx, stop := context.WithCancel(context.Background())
+	if c.Shares == nil {
+		c.Shares = func(string) fair.Limit { return fair.Limit{} }
+	}
+	shares := fair.New(c.Shares)
 	return &Worker{
-		Config: c, slots: newSlots(c.Concurrency), gates: newGates(c.Tools.Limits, c.Observe.Breaker), ctx: ctx, stop: stop,
+		Config: c, shares: shares, slots: newSlots(c.Concurrency, shares), gates: newGates(c.Tools.Limits, c.Shares, c.Observe.Breaker), ctx: ctx, stop: stop,
 		draining: make(chan struct{}), cutoff: make(chan struct{}), loops: map[run.ID]*loop{},
 	}
 }
+
+// Shares is what each tenant has running here; the puller decides by it too.
+func (w *Worker) Shares() *fair.Shares { return w.shares }
+
+// Unused decides anew who gets the slots that the puller was offered, because what it was offered them for may be gone.
+func (w *Worker) Unused() { w.slots.again() }
 
 // Start begins to pull. Settle must have returned before.
 func (w *Worker) Start(p Puller) { w.slots.start(p) }
 
 // Deliver takes a delivery from the puller. It does not wait.
 func (w *Worker) Deliver(d Delivery) {
-	granted := w.slots.delivered()
 	if !d.Valid {
 		d.ID = invalidID(&d)
 	}
+	granted := w.slots.delivered(d.ID.Tenant)
 	w.mu.Lock()
 	if away := !w.current(); away || w.ended || w.isDraining() {
 		w.mu.Unlock()
 		if granted {
-			w.slots.release(1)
+			w.slots.release(d.ID.Tenant, 1)
 		}
 		delay := time.Duration(0)
 		if away {
@@ -210,7 +225,7 @@ func (w *Worker) Deliver(d Delivery) {
 	w.mu.Unlock()
 	if known {
 		if granted {
-			w.slots.release(1)
+			w.slots.release(d.ID.Tenant, 1)
 		}
 		return
 	}

@@ -88,7 +88,7 @@ const NoOwner = "unowned"
 
 func blank(id ID, j *Job, m Message, d Defaults, now Time) *Run {
 	r := &Run{
-		Schema: RecordSchema, Tenant: id.Tenant, RunID: id.Run, Queue: m.Queue, Trace: m.Trace, Episode: 1, Priority: 5,
+		Schema: RecordSchema, Tenant: id.Tenant, RunID: id.Run, Queue: m.Queue, Trace: m.Trace, Episode: 1, Priority: DefaultPriority,
 		CreatedAt: now, UpdatedAt: now, Deadline: now, Steps: []*Step{},
 		Workflow: d.Workflow, Owner: d.Owner, Actor: d.Actor, Budget: d.Budget,
 	}

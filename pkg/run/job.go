@@ -365,3 +365,22 @@ func (j *Job) check(id ID) *JobError {
 	}
 	return nil
 }
+
+// DefaultPriority is the priority of a job that names none (contract §3).
+const DefaultPriority = 5
+
+// PriorityOf is the priority that a job in the queue asks for, from 0 to 9; of one that cannot be read it is the default.
+func PriorityOf(job []byte) int {
+	if len(job) > MaxJobBytes || !bytes.Contains(job, []byte(`"priority"`)) ||
+		envelope.CheckJSON(job, envelope.Bounds{MaxBytes: MaxJobBytes, MaxDepth: maxJobDepth}) != nil {
+		return DefaultPriority
+	}
+	var j Job
+	envelope.Members(job, func(key string, v json.RawMessage) bool {
+		return key != "priority" || j.field(key, v) == nil
+	})
+	if j.Priority == nil || *j.Priority < 0 || *j.Priority > 9 {
+		return DefaultPriority
+	}
+	return *j.Priority
+}

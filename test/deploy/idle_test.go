@@ -18,6 +18,10 @@ var idle = map[string]string{
 	"$JS.API.STREAM.MSG.GET.AGENTRUN_RESULTS":  "three copies; a result that is kept by its place in the stream",
 	"$JS.API.STREAM.MSG.GET.AGENTRUN_JOBS":     "a run is cancelled while its job waits",
 	"$JS.API.STREAM.MSG.DELETE.AGENTRUN_DEADL": "a letter that was answered as it was written",
+	"$JS.API.DIRECT.GET.AGENTRUN_JOBS":         "TestBacklogUnderTheShippedPermissions",
+	"$JS.API.STREAM.MSG.DELETE.AGENTRUN_JOBS":  "TestBacklogUnderTheShippedPermissions",
+	"$JS.API.DIRECT.GET.AGENTRUN_WAKES":        "the same for runs that are woken",
+	"$JS.API.STREAM.MSG.DELETE.AGENTRUN_WAKES": "the same for runs that are woken",
 }
 
 // TestNoPermissionIsIdle: whatever the fleet's users may publish to is published to in the ordinary flows, or is named

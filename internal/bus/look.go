@@ -1,0 +1,281 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/agentrun/executor/pkg/run"
+)
+
+const (
+	// lookEvery is how often a queue with a backlog is looked at; lookBatch and lookBytes bound one request of that.
+	lookEvery = 50 * time.Millisecond
+	lookBatch = 256
+	lookBytes = 1 << 20
+	// lookRate is how many messages a second all executors together look at ahead of their delivery.
+	lookRate = 10_000
+	// lookAgain is after how long one tries again who may not look, or whose server cannot.
+	lookAgain = 30 * time.Second
+	askWait   = 2 * time.Second
+)
+
+var errCannotLook = errors.New("the stream does not answer direct gets of this user")
+
+// look finds out what of a source's backlog has not been delivered yet, as far as budget messages reach; it returns how
+// many it read. Nothing is decided by what it finds but whose turn it is: every claim is settled by the run's record.
+func (p *Puller) look(ctx context.Context, s *source, budget int) (read int, err error) {
+	var info struct {
+		Delivered struct {
+			Stream uint64 `json:"stream_seq"`
+		} `json:"delivered"`
+		Pending uint64 `json:"num_pending"`
+	}
+	if err := p.conn.api(ctx, "$JS.API.CONSUMER.INFO."+s.stream+"."+ConsumerName(s.queue), nil, &info); err != nil {
+		return 0, err
+	}
+	p.mu.Lock()
+	if info.Pending == 0 {
+		s.pending, s.ahead = 0, newAhead()
+		p.mu.Unlock()
+		return 0, nil
+	}
+	s.ahead.delivered(info.Delivered.Stream)
+	s.ahead.prune()
+	from, room := max(s.ahead.next, s.ahead.floor+1), min(budget, aheadMost-s.ahead.n)
+	p.mu.Unlock()
+	for read < room {
+		batch, err := p.conn.listNext(ctx, s.stream, queueFilter(s.prefix, s.queue), from, min(lookBatch, room-read))
+		if err != nil {
+			return read, err
+		}
+		if len(batch) == 0 {
+			break
+		}
+		p.mu.Lock()
+		for _, m := range batch {
+			tokens := parseQueueSubject(s.prefix, m.Subject)
+			tenant, priority := tokens.ID.Tenant, run.DefaultPriority
+			if !tokens.Valid {
+				tenant = InvalidTenant
+			} else if s.kind == Job {
+				priority = run.PriorityOf(m.Data)
+			}
+			s.ahead.add(m.Seq, tenant, tokens.ID.Run, priority)
+		}
+		p.mu.Unlock()
+		read += len(batch)
+		from = batch[len(batch)-1].Seq + 1
+	}
+	return read, nil
+}
+
+// listNext reads the first messages of a filter from a sequence on, at most n of them, by the direct API: it may be behind.
+func (c *Conn) listNext(ctx context.Context, stream, filter string, from uint64, n int) ([]*storedMessage, error) {
+	ask, err := json.Marshal(struct {
+		Seq   uint64 `json:"seq"`
+		Next  string `json:"next_by_subj"`
+		Batch int    `json:"batch"`
+		Bytes int    `json:"max_bytes"`
+	}{from, filter, n, lookBytes})
+	if err != nil {
+		return nil, err
+	}
+	inbox := c.nc.NewInbox()
+	sub, err := c.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := c.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, ask); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askWait)
+	defer cancel()
+	var out []*storedMessage
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		switch {
+		case errors.Is(err, nats.ErrNoResponders), errors.Is(err, context.DeadlineExceeded) && len(out) == 0:
+			return nil, errCannotLook
+		case err != nil:
+			return out, err
+		}
+		switch status := m.Header.Get("Status"); status {
+		case "":
+		case "204", "404": // the end
+			return out, nil
+		default:
+			return out, fmt.Errorf("direct get of %s: %s %s", stream, status, m.Header.Get("Description"))
+		}
+		stored, err := directMessage(m)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, stored)
+	}
+}
+
+// directMessage reads an answer of the direct API.
+func directMessage(m *nats.Msg) (*storedMessage, error) {
+	subject := m.Header.Get("Nats-Subject")
+	seq, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("sequence of %s: %w", subject, err)
+	}
+	at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
+	if err != nil {
+		return nil, fmt.Errorf("time of %s at %d: %w", subject, seq, err)
+	}
+	for _, added := range []string{"Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence"} {
+		delete(m.Header, added)
+	}
+	return &storedMessage{Subject: subject, Seq: seq, Time: at.UTC(), Header: m.Header, Data: m.Data}, nil
+}
+
+// claim takes one message out of its order. It stays in the stream until it is acknowledged, and its consumer may deliver
+// it too, to this executor or another: like any second delivery it meets the run's record then, which knows it.
+func (p *Puller) claim(s *source, seq uint64, tenant string) {
+	ctx, cancel := context.WithTimeout(context.Background(), askWait)
+	defer cancel()
+	m, err := p.conn.directGet(ctx, s.stream, seq)
+	p.mu.Lock()
+	ok := err == nil && !p.ended
+	if !ok {
+		p.free++
+	}
+	p.mu.Unlock()
+	p.turns.Shares.Keep(tenant)
+	if !ok {
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			p.conn.log.Debug("job not claimed", "queue", s.queue, "seq", seq, "error", err)
+		}
+		p.turns.Unused()
+		p.poke()
+		return
+	}
+	tokens := parseQueueSubject(s.prefix, m.Subject)
+	p.deliver(Delivery{
+		Kind: s.kind, Queue: s.queue, ID: tokens.ID, Valid: tokens.Valid, Subject: m.Subject, Data: m.Data, Headers: m.Header,
+		Seq: m.Seq, Time: m.Time, conn: p.conn, claimed: s.stream,
+	})
+}
+
+// directGet reads one message by the direct API; ErrNotFound if it is gone.
+func (c *Conn) directGet(ctx context.Context, stream string, seq uint64) (*storedMessage, error) {
+	ask, err := json.Marshal(getRequest{Seq: seq})
+	if err != nil {
+		return nil, err
+	}
+	p := c.publish(&nats.Msg{Subject: "$JS.API.DIRECT.GET." + stream, Data: ask})
+	p.question = true
+	defer p.close()
+	reply, err := p.await(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case reply.Header.Get("Status") == "404":
+		return nil, ErrNotFound
+	case reply.Header.Get("Status") != "":
+		return nil, fmt.Errorf("direct get of %s: %s", stream, reply.Header.Get("Description"))
+	}
+	return directMessage(reply)
+}
+
+// scout looks ahead while there is a backlog, until the puller ends.
+func (p *Puller) scout() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-p.stopped:
+		case <-p.conn.closed:
+		case <-ctx.Done():
+		}
+		cancel()
+	}()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	var blind time.Time // until when nothing is looked at
+	var told bool
+	for {
+		select {
+		case <-p.stopped:
+			return
+		case <-p.conn.closed:
+			return
+		case <-p.behind:
+		}
+		for p.backlog() {
+			if time.Now().After(blind) && p.conn.nc.IsConnected() {
+				err := p.lookAll(ctx)
+				if errors.Is(err, errCannotLook) {
+					if blind = time.Now().Add(lookAgain); !told {
+						told = true
+						p.conn.log.Warn("waiting jobs are taken first come, first served: whose turn it is cannot be seen", "error", err)
+					}
+					p.forgetAhead()
+				} else if err != nil && ctx.Err() == nil {
+					p.conn.log.Debug("waiting jobs not looked at", "error", err)
+				}
+				p.turns.Unused()
+				p.poke()
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}
+}
+
+// lookAll looks at each source that has a backlog.
+func (p *Puller) lookAll(ctx context.Context) error {
+	budget := max(int(float64(lookRate)*lookEvery.Seconds())/max(p.turns.Executors(), 1), 1)
+	for _, s := range p.sources {
+		p.mu.Lock()
+		skip := s.pending == 0
+		began := time.Now()
+		p.mu.Unlock()
+		if skip {
+			continue
+		}
+		each, cancel := context.WithTimeout(ctx, askWait+time.Second)
+		n, err := p.look(each, s, budget)
+		cancel()
+		if err != nil {
+			return err
+		}
+		budget = max(budget-n, 1)
+		p.mu.Lock()
+		s.looked = began
+		p.mu.Unlock()
+	}
+	return nil
+}
+
+// backlog reports whether a queue has more than was delivered at its last delivery.
+func (p *Puller) backlog() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.sources {
+		if s.pending > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Puller) forgetAhead() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.sources {
+		s.ahead, s.looked = newAhead(), time.Now().Add(lookAgain)
+	}
+}
