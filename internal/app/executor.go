@@ -146,7 +146,12 @@ func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j
 		return err
 	}
 	defer stopHints()
-	turns := bus.Turns{Shares: w.Shares(), Executors: fleet.all, Unused: w.Unused}
+	claims, err := bus.OpenClaims(filepath.Join(c.Data, "claims"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = claims.Close() }()
+	turns := bus.Turns{Shares: w.Shares(), Executors: fleet.all, Claims: claims, Unused: w.Unused}
 	puller, err := conn.NewPuller(c.Queues, turns, func(d bus.Delivery) { w.Deliver(delivery(d)) })
 	if err != nil {
 		return err

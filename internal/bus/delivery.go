@@ -48,6 +48,7 @@ type Delivery struct {
 	reply   string
 	pending uint64 // not delivered yet, behind this one
 	claimed string // the stream, of a message that was taken out of its order
+	claims  *Claims
 }
 
 var (
@@ -58,6 +59,7 @@ var (
 // Ack removes the message from its stream. Plain: nil says only that it was handed to the connection.
 func (d *Delivery) Ack() error {
 	if d.claimed != "" {
+		d.claims.finish(d.Seq)
 		go d.remove()
 		return nil
 	}
@@ -79,6 +81,7 @@ func (d *Delivery) InProgress() error { return d.answer(inProgressBody) }
 
 // Release gives the message back, to be delivered again after delay, which the server may forget in a crash.
 func (d *Delivery) Release(delay time.Duration) error {
+	d.claims.finish(d.Seq)
 	if delay <= 0 {
 		return d.answer([]byte("-NAK"))
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -59,6 +60,9 @@ func (p *Puller) look(ctx context.Context, s *source, budget int) (read int, err
 		}
 		p.mu.Lock()
 		for _, m := range batch {
+			if s.kind == Job && p.turns.Claims.avoided(m.Seq) {
+				continue
+			}
 			tokens := parseQueueSubject(s.prefix, m.Subject)
 			tenant, priority := tokens.ID.Tenant, run.DefaultPriority
 			if !tokens.Valid {
@@ -159,10 +163,13 @@ func (p *Puller) claim(s *source, seq uint64, tenant string) {
 		p.poke()
 		return
 	}
+	if s.kind == Job {
+		p.turns.Claims.begin(seq)
+	}
 	tokens := parseQueueSubject(s.prefix, m.Subject)
 	p.deliver(Delivery{
 		Kind: s.kind, Queue: s.queue, ID: tokens.ID, Valid: tokens.Valid, Subject: m.Subject, Data: m.Data, Headers: m.Header,
-		Seq: m.Seq, Time: m.Time, conn: p.conn, claimed: s.stream,
+		Seq: m.Seq, Time: m.Time, conn: p.conn, claimed: s.stream, claims: p.turns.Claims,
 	})
 }
 
@@ -238,6 +245,7 @@ func (p *Puller) scout() {
 // lookAll looks at each source that has a backlog.
 func (p *Puller) lookAll(ctx context.Context) error {
 	budget := max(int(float64(lookRate)*lookEvery.Seconds())/max(p.turns.Executors(), 1), 1)
+	delivered := uint64(math.MaxUint64) // of all queues
 	for _, s := range p.sources {
 		p.mu.Lock()
 		skip := s.pending == 0
@@ -255,8 +263,12 @@ func (p *Puller) lookAll(ctx context.Context) error {
 		budget = max(budget-n, 1)
 		p.mu.Lock()
 		s.looked = began
+		if s.kind == Job && s.pending > 0 {
+			delivered = min(delivered, s.ahead.floor)
+		}
 		p.mu.Unlock()
 	}
+	p.turns.Claims.passed(delivered)
 	return nil
 }
 

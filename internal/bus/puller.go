@@ -56,6 +56,8 @@ type Turns struct {
 	Shares *fair.Shares
 	// Executors is among how many the looking ahead is divided.
 	Executors func() int
+	// Claims remembers what is taken out of its order; nil: nothing is remembered.
+	Claims *Claims
 	// Unused is called, from any goroutine, when what a slot was offered for may be gone: see Puller.Waits.
 	Unused func()
 }
@@ -353,7 +355,7 @@ func (p *Puller) capped(s *source) bool {
 // meets no other executor's.
 func (p *Puller) asGood(s *source, head marked, tenant string) bool {
 	return s.ahead.has(head.tenant) && s.ahead.peek(head.tenant).seq == head.seq &&
-		(head.tenant == tenant || p.turns.Shares.Near(head.tenant, tenant))
+		(head.tenant == tenant || p.turns.Shares.Even(head.tenant, tenant))
 }
 
 // keep takes back n promises of a source.

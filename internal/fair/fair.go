@@ -99,14 +99,13 @@ func (s *Shares) Before(a, b string) bool {
 	return full || ta.before(tb)
 }
 
-// Near reports whether it would be no great wrong to serve tenant although it is first's turn: it has no more running for
-// its weight, and is ahead by at most one start.
-func (s *Shares) Near(tenant, first string) bool {
+// Even reports whether it may as well be tenant's turn as first's: only chance has put the one before the other.
+func (s *Shares) Even(tenant, first string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, full := s.turnOf(tenant)
 	f, _ := s.turnOf(first)
-	return !full && t.load <= f.load && t.start <= f.start+1/s.limit(tenant).weight()
+	return !full && t.load <= f.load && t.start <= f.start
 }
 
 // Capped reports whether the tenant has a cap at all.

@@ -1,0 +1,104 @@
+package bus_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/fair"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// taken is what a puller delivered, in order.
+type taken struct {
+	mu  sync.Mutex
+	all []bus.Delivery
+}
+
+func (x *taken) add(d bus.Delivery) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.all = append(x.all, d)
+}
+
+func (x *taken) of(tenant string) (out []bus.Delivery) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, d := range x.all {
+		if d.ID.Tenant == tenant {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// A job that was claimed when the process died is not claimed again: it comes in its order, as a first delivery does.
+func TestWhatWasClaimedAtADeathComesInItsOrder(t *testing.T) {
+	server := bustest.Start(t)
+	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	path := filepath.Join(t.TempDir(), "claims")
+	const jobs = 40
+	for i := range jobs {
+		publishJob(t, server.Conn(), bus.JobSubject("default", run.ID{Tenant: "acme", Run: fmt.Sprint("r", i)}), "{}")
+	}
+	publishJob(t, server.Conn(), bus.JobSubject("default", run.ID{Tenant: "globex", Run: "deadly"}), "{}")
+
+	life := func(until func(x *taken) bool) *taken {
+		claims, err := bus.OpenClaims(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = claims.Close() }()
+		x := &taken{}
+		free := make(chan struct{}, 1000)
+		shares := fair.New(nil)
+		p, err := c.NewPuller([]string{"default"}, bus.Turns{Shares: shares, Claims: claims}, func(d bus.Delivery) {
+			shares.Start(d.ID.Tenant)
+			defer shares.End(d.ID.Tenant)
+			x.add(d)
+			if d.ID.Run != "deadly" { // who reads it dies, and answers nothing
+				if err := d.Ack(); err != nil {
+					t.Error(err)
+				}
+				free <- struct{}{}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Stop()
+		p.Want(1)
+		bustest.Eventually(t, "this life has seen what it should", func() bool {
+			select {
+			case <-free:
+				if until(x) {
+					return true
+				}
+				p.Want(1)
+			default:
+			}
+			return until(x)
+		})
+		return x
+	}
+	first := life(func(x *taken) bool { return len(x.of("globex")) == 1 })
+	if n := len(first.of("acme")); n > jobs/2 {
+		t.Fatalf("the other tenant's job came as number %d: it was not claimed", n)
+	}
+	second := life(func(x *taken) bool { return len(x.of("globex")) == 1 })
+	if n := len(first.of("acme")) + len(second.of("acme")); n != jobs {
+		t.Errorf("the deadly one came after %d of %d: not in its order", n, jobs)
+	}
+	// Once it has been delivered in its order it need not be remembered, and the file stays small.
+	publishJob(t, server.Conn(), bus.JobSubject("default", run.ID{Tenant: "acme", Run: "later"}), "{}")
+	publishJob(t, server.Conn(), bus.JobSubject("default", run.ID{Tenant: "acme", Run: "last"}), "{}")
+	life(func(x *taken) bool {
+		data, err := os.ReadFile(path)
+		return err == nil && len(bytes.Trim(data, "\x00")) == 0 && len(data) < 256
+	})
+}
