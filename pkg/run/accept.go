@@ -66,9 +66,6 @@ func Create(id ID, m Message, d Defaults, now Time) *Run {
 	return r
 }
 
-// unowned owns what neither the job nor the config gives an owner: a letter always has one.
-const unowned = "unowned"
-
 // missing names the first field that the first job must have and that the config does not default (contract §3).
 func missing(j *Job, d Defaults) string {
 	switch {
@@ -93,7 +90,7 @@ func blank(id ID, j *Job, m Message, d Defaults, now Time) *Run {
 		Workflow: d.Workflow, Owner: d.Owner, Actor: d.Actor, Budget: d.Budget,
 	}
 	if r.Owner == "" {
-		r.Owner = unowned
+		r.Owner = NoOwner
 	}
 	if j != nil {
 		take := func(p *string, v string) {
