@@ -61,7 +61,12 @@ func (c *Conn) last(ctx context.Context, stream, subject string) (*storedMessage
 	if !c.single.Load() {
 		return c.get(ctx, stream, getRequest{LastBySubject: subject})
 	}
-	p := c.publish(&nats.Msg{Subject: "$JS.API.DIRECT.GET." + stream + "." + subject})
+	return c.direct(ctx, &nats.Msg{Subject: "$JS.API.DIRECT.GET." + stream + "." + subject})
+}
+
+// direct asks the direct API for one message; ErrNotFound if it is not there. Any replica answers, and it may be behind.
+func (c *Conn) direct(ctx context.Context, ask *nats.Msg) (*storedMessage, error) {
+	p := c.publish(ask)
 	p.question = true
 	defer p.close()
 	for {
@@ -69,16 +74,8 @@ func (c *Conn) last(ctx context.Context, stream, subject string) (*storedMessage
 		if err != nil {
 			return nil, err
 		}
-		seq, err := strconv.ParseUint(reply.Header.Get("Nats-Sequence"), 10, 64)
-		if err == nil {
-			at, err := time.Parse(time.RFC3339Nano, reply.Header.Get("Nats-Time-Stamp"))
-			if err != nil {
-				return nil, fmt.Errorf("time of %s at %d: %w", subject, seq, err)
-			}
-			for _, added := range []string{"Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending"} {
-				delete(reply.Header, added)
-			}
-			return &storedMessage{Subject: subject, Seq: seq, Time: at.UTC(), Header: reply.Header, Data: reply.Data}, nil
+		if reply.Header.Get("Nats-Sequence") != "" {
+			return directMessage(reply)
 		}
 		if reply.Header.Get("Status") == "404" {
 			return nil, ErrNotFound
@@ -87,6 +84,28 @@ func (c *Conn) last(ctx context.Context, stream, subject string) (*storedMessage
 			return nil, err
 		}
 	}
+}
+
+// added are the headers with which the direct API says what a message is.
+var added = []string{
+	"Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence",
+}
+
+// directMessage reads an answer of the direct API.
+func directMessage(m *nats.Msg) (*storedMessage, error) {
+	subject := m.Header.Get("Nats-Subject")
+	seq, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("sequence of %s: %w", subject, err)
+	}
+	at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
+	if err != nil {
+		return nil, fmt.Errorf("time of %s at %d: %w", subject, seq, err)
+	}
+	for _, name := range added {
+		delete(m.Header, name)
+	}
+	return &storedMessage{Subject: subject, Seq: seq, Time: at.UTC(), Header: m.Header, Data: m.Data}, nil
 }
 
 // deleteMessage removes a message by its sequence; ErrNotFound if the sequence is gone already.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -125,23 +124,6 @@ func (c *Conn) listNext(ctx context.Context, stream, filter string, from uint64,
 	}
 }
 
-// directMessage reads an answer of the direct API.
-func directMessage(m *nats.Msg) (*storedMessage, error) {
-	subject := m.Header.Get("Nats-Subject")
-	seq, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("sequence of %s: %w", subject, err)
-	}
-	at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
-	if err != nil {
-		return nil, fmt.Errorf("time of %s at %d: %w", subject, seq, err)
-	}
-	for _, added := range []string{"Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence"} {
-		delete(m.Header, added)
-	}
-	return &storedMessage{Subject: subject, Seq: seq, Time: at.UTC(), Header: m.Header, Data: m.Data}, nil
-}
-
 // claim takes one message out of its order. It stays in the stream until it is acknowledged, and its consumer may deliver
 // it too, to this executor or another: like any second delivery it meets the run's record then, which knows it.
 func (p *Puller) claim(s *source, seq uint64, tenant string) {
@@ -179,19 +161,7 @@ func (c *Conn) directGet(ctx context.Context, stream string, seq uint64) (*store
 	if err != nil {
 		return nil, err
 	}
-	p := c.publish(&nats.Msg{Subject: "$JS.API.DIRECT.GET." + stream, Data: ask})
-	p.question = true
-	defer p.close()
-	reply, err := p.await(ctx)
-	switch {
-	case err != nil:
-		return nil, err
-	case reply.Header.Get("Status") == "404":
-		return nil, ErrNotFound
-	case reply.Header.Get("Status") != "":
-		return nil, fmt.Errorf("direct get of %s: %s", stream, reply.Header.Get("Description"))
-	}
-	return directMessage(reply)
+	return c.direct(ctx, &nats.Msg{Subject: "$JS.API.DIRECT.GET." + stream, Data: ask})
 }
 
 // scout looks ahead while there is a backlog, until the puller ends.
