@@ -401,3 +401,24 @@ func TestClaimsRaiseNoAlerts(t *testing.T) {
 		t.Errorf("the alert counts %d ends: %v", a.Count, err)
 	}
 }
+
+// A server that dies may forget that a letter was removed, and has it again at its old sequence. The reconciler that lived
+// through that removes it again, and lists it no more.
+func TestSettledLetterThatComesBack(t *testing.T) {
+	s := newStack(t)
+	s.answer(notFound)
+	s.executor("w1")
+	s.reconciler("r1")
+	s.fail("acme", "open")
+	s.fail("acme", "settled")
+	bustest.Eventually(t, "both letters are there", func() bool { return len(s.letters()) == 2 })
+	s.server.Rewind(bus.LettersStream, func() {
+		s.op("deadletters.discard", "acme", M{"run_id": "settled", "by": "alice", "reason": "x"})
+		bustest.Eventually(t, "one is gone", func() bool { return len(s.letters()) == 1 })
+	})
+	bustest.Eventually(t, "the settled one is gone again", func() bool {
+		all := s.letters()
+		return len(all) == 1 && strings.HasSuffix(all[0], ".open")
+	})
+	bustest.Eventually(t, "the open one alone is listed", func() bool { return s.op("deadletters.list", "acme", M{}).Total == 1 })
+}

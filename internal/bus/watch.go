@@ -100,10 +100,11 @@ func (c *Conn) WatchRunResults(ctx context.Context, start StartAt, fn func(Outco
 }
 
 // WatchLetters reports every letter, whole, and every replacement of one; removals are found by Letters.Subjects. The
-// rules of WatchRuns.
+// rules of WatchRuns, but after each reconnect it reports all letters again: a server that dies may forget a removal, and
+// what comes back has its old sequence.
 func (c *Conn) WatchLetters(ctx context.Context, fn func(LetterChange)) error {
 	w := watch{
-		conn: c, stream: LettersStream, filter: lettersPrefix + ">",
+		conn: c, stream: LettersStream, filter: lettersPrefix + ">", again: true,
 		mark: func(k ChangeKind) { fn(LetterChange{Kind: k}) },
 		report: func(m *nats.Msg, meta replyMeta) {
 			fn(LetterChange{Letter: letterOf(m.Subject, meta.stream, meta.at, m.Header, m.Data), Pending: meta.pending})
@@ -128,11 +129,13 @@ type watch struct {
 	filter      string
 	start       StartAt
 	headersOnly bool
+	again       bool // each consumer begins at the first message
 	mark        func(ChangeKind)
 	report      func(*nats.Msg, replyMeta)
 
 	created time.Time // of the stream
 	seen    uint64    // the last stream sequence reported
+	highest uint64    // the last stream sequence known
 	begun   bool
 	current bool
 }
@@ -214,10 +217,14 @@ func (w *watch) orient(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if w.begun && (!facts.Created.Equal(w.created) || facts.State.LastSeq < w.seen) {
+	w.highest = max(w.highest, w.seen)
+	if w.begun && (!facts.Created.Equal(w.created) || facts.State.LastSeq < w.highest) {
 		w.conn.log.Warn("watched stream was made anew", "stream", w.stream)
-		w.seen, w.start, w.current = 0, StartAt{}, false
+		w.seen, w.highest, w.start, w.current = 0, 0, StartAt{}, false
 		w.mark(Reset)
+	}
+	if w.again {
+		w.seen = 0
 	}
 	w.created, w.begun = facts.Created, true
 	return nil

@@ -4,6 +4,7 @@ package bustest
 import (
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -81,6 +82,27 @@ func (s *Server) Stop() {
 	s.running.Shutdown()
 	s.running.WaitForShutdown()
 	s.running = nil
+}
+
+// Rewind runs fn and then kills the server as a power loss would that this one stream did not survive whole: when it has
+// started again the stream is as it was before fn, the others are as they are.
+func (s *Server) Rewind(stream string, fn func()) {
+	s.tb.Helper()
+	live := filepath.Join(s.options.StoreDir, "jetstream", "$G", "streams", stream)
+	kept := filepath.Join(s.tb.TempDir(), stream)
+	if err := os.CopyFS(kept, os.DirFS(live)); err != nil {
+		s.tb.Fatal(err)
+	}
+	fn()
+	s.Stop()
+	err := os.RemoveAll(live)
+	if err == nil {
+		err = os.CopyFS(live, os.DirFS(kept))
+	}
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	s.StartAgain()
 }
 
 // Wipe gives a stopped server an empty store.
