@@ -88,6 +88,8 @@ func (d *doctor) journal() {
 		d.find("journal", Ill, "keep the file; see Back up and restore in docs/operations.md", "%s is damaged: %s", path, report.Problems[0])
 	case err == nil:
 		d.find("journal", Well, "", "%s can be opened, and no process has it", path)
+	case errors.Is(err, journal.ErrNewer):
+		d.find("journal", Ill, "start the version that wrote it, or a later one; see Upgrade in docs/operations.md", "%v", err)
 	case errors.Is(err, journal.ErrLocked):
 		d.find("journal", Well, "", "%s is in use by a running executor", path)
 	case errors.Is(err, fs.ErrNotExist):

@@ -25,7 +25,7 @@ type Report struct {
 }
 
 // Check verifies everything in the journal at path, which no executor may have open, and changes nothing. Damage is in
-// the report, not an error; errors are ErrLocked, ErrNoLocks and the system's.
+// the report, not an error; errors are ErrLocked, ErrNoLocks, ErrNewer and the system's.
 func Check(path string) (Report, error) {
 	f, err := openLocked(path, os.O_RDONLY, unix.LOCK_SH, false, Options{}.withDefaults())
 	if err != nil {
@@ -35,6 +35,9 @@ func Check(path string) (Report, error) {
 	found, err := verify(f)
 	if err != nil {
 		return Report{}, fmt.Errorf("journal: check %s: %w", path, err)
+	}
+	if found.newer != "" {
+		return Report{}, found.damage(path)
 	}
 	if len(found.problems) == 0 {
 		if err := checkInside(path, f, found); err != nil {

@@ -20,6 +20,9 @@ const (
 	headBytes     = 1 + 8
 )
 
+// errVersion: a value of a later version than this build reads.
+var errVersion = errors.New("a later version")
+
 var errShort = errors.New("the value ends too early")
 
 func appendText(b []byte, s string) []byte {
@@ -197,6 +200,10 @@ func (r *reader) take(n uint64) []byte {
 func (r *reader) head(version byte) envelope.Time {
 	h := r.take(headBytes)
 	if h == nil {
+		return 0
+	}
+	if h[0] > version {
+		r.fail(fmt.Errorf("%w: the value has version %d, this build reads %d", errVersion, h[0], version))
 		return 0
 	}
 	if h[0] != version {

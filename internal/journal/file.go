@@ -20,6 +20,11 @@ const (
 		"journal: the writes that were in flight are then looked up, not sent again"
 )
 
+// remedyNewer is what to do about a journal that is well, and too new.
+const remedyNewer = "the executor does not start on it, because it could miss what was done. The journal is not damaged: " +
+	"start the version that wrote it, or a later one; to go back to this one, let that version drain first and give this " +
+	"one another --data directory"
+
 // markerOf is the file that says that there is a journal: when it is there and the journal is not, the journal was lost.
 func markerOf(path string) string { return path + ".exists" }
 

@@ -29,6 +29,8 @@ var (
 	ErrNoLocks = errors.New("journal needs a file system with locks")
 	// ErrDamaged: the file lost something or was changed by something else. The message says what and what to do.
 	ErrDamaged = errors.New("journal is damaged")
+	// ErrNewer: a newer version wrote the file, in a form that this one does not know. The message says what to do.
+	ErrNewer = errors.New("journal is of a newer version")
 	// ErrFull: the disk had no space for the commit. Nothing of the failed write is in the journal.
 	ErrFull = errors.New("journal's disk is full")
 	// ErrClosed: the journal was closed.
@@ -92,7 +94,7 @@ type Journal struct {
 // Open opens the journal at path, or makes it if there never was one there; the directory is made too. It reads the whole
 // file and verifies it (about a second per gigabyte), and counts this start durably before it returns.
 //
-// Errors: ErrLocked, ErrNoLocks and ErrDamaged, each with the file's name and what to do, else the system's.
+// Errors: ErrLocked, ErrNoLocks, ErrNewer and ErrDamaged, each with the file's name and what to do, else the system's.
 func Open(path string, o Options) (*Journal, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err

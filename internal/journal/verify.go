@@ -40,6 +40,7 @@ var native = binary.NativeEndian
 // findings is what verify read.
 type findings struct {
 	problems       []string
+	newer          string // what a newer version wrote and this one does not know; then the problems mean nothing
 	id             string
 	starts         uint64
 	fileSize       int64
@@ -49,8 +50,11 @@ type findings struct {
 	entries        map[string]uint64 // by bucket
 }
 
-// damage is the first problem as an error, nil if there is none.
+// damage is ErrNewer, or the first problem as an error; nil if there is neither.
 func (f *findings) damage(path string) error {
+	if f.newer != "" {
+		return fmt.Errorf("%w: %s: %s; "+remedyNewer, ErrNewer, path, f.newer)
+	}
 	if len(f.problems) == 0 {
 		return nil
 	}
@@ -265,6 +269,9 @@ func (w *walker) entry(name string, tag byte, e element) {
 	switch tag {
 	case tagMeta:
 		w.meta[string(e.key)] = bytes.Clone(payload)
+		if bytes.Equal(e.key, metaFormat) && len(payload) == 1 && payload[0] > format {
+			w.newer = fmt.Sprintf("it has format %d, and this build knows %d", payload[0], format)
+		}
 		return
 	case tagUnsettled:
 		if len(payload) > 0 {
@@ -278,6 +285,9 @@ func (w *walker) entry(name string, tag byte, e element) {
 		_, err = decodeIntent(d, payload)
 	case tag == tagEffect:
 		_, err = decodeEffect(d, payload)
+	}
+	if errors.Is(err, errVersion) && w.newer == "" {
+		w.newer = err.Error()
 	}
 	if err != nil {
 		w.problem("bucket %s: %v", name, err)
@@ -298,7 +308,7 @@ func (w *walker) identity() {
 		return
 	}
 	if f[0] != format {
-		w.problem("the journal has format %d, and this program knows %d: it was written by another version", f[0], format)
+		w.problem("the journal has format %d, and this program knows %d", f[0], format)
 		return
 	}
 	w.id, w.starts = string(id), binary.BigEndian.Uint64(starts)
