@@ -47,7 +47,7 @@ func Create(id ID, m Message, d Defaults, now Time) *Run {
 	}
 	r := blank(id, j, m, d, now)
 	r.Budget, r.More = limits, j.More
-	r.Jobs = []JobRef{{m.Seq, m.Time}}
+	r.Jobs = []JobRef{{Seq: m.Seq, At: m.Time}}
 	if j.Priority != nil {
 		r.Priority = *j.Priority
 	}
@@ -115,7 +115,7 @@ func createInvalid(id ID, j *Job, m Message, d Defaults, bad *JobError, now Time
 		j = salvage(m.Data)
 	}
 	r := blank(id, j, m, d, now)
-	r.Jobs = []JobRef{{m.Seq, m.Time}}
+	r.Jobs = []JobRef{{Seq: m.Seq, At: m.Time}}
 	r.Invalid = &InvalidJob{Raw: m.Data[:min(len(m.Data), deadletter.MaxRawBytes)], Size: len(m.Data)}
 	row := envelope.RowFor(envelope.CodeJobInvalid, envelope.Read)
 	r.end(End{Outcome: envelope.Fatal, Row: &row, Details: invalidDetails(bad), At: now})
@@ -179,7 +179,7 @@ func (r *Run) Append(m Message, d Defaults, now Time) Accepted {
 	if !accepted && refused == 0 {
 		return Accepted{}
 	}
-	r.Jobs = append(r.Jobs, JobRef{m.Seq, m.Time})
+	r.Jobs = append(r.Jobs, JobRef{Seq: m.Seq, At: m.Time})
 	if len(r.Jobs) > maxJobRefs {
 		r.Jobs = r.Jobs[len(r.Jobs)-maxJobRefs:]
 	}

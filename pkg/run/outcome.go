@@ -29,6 +29,8 @@ type Owed struct {
 	ElapsedMS int64            `json:"elapsed_ms"`
 	Message   string           `json:"-"`
 	At        Time             `json:"at"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // owe adds an outcome of a step to what the record owes.

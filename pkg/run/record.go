@@ -93,6 +93,10 @@ type Run struct {
 	History   []Event  `json:"history,omitempty"`
 	Forgotten int      `json:"history_dropped,omitempty"`
 
+	// Foreign members, here and in every object below, are those of a newer build. They stay with their object.
+	Foreign envelope.Foreign `json:"-"`
+
+	foreign bool                       // there are any
 	fetched map[string]json.RawMessage // results read back from AGENTRUN_RESULTS by the driver, by step
 	size    int                        // bytes of the last encoding
 }
@@ -101,6 +105,8 @@ type Run struct {
 type JobRef struct {
 	Seq uint64 `json:"seq"`
 	At  Time   `json:"at"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Step is one step of the run.
@@ -151,6 +157,8 @@ type Step struct {
 	Proof      string              `json:"proof,omitempty"`       // reply, lookup, report or person
 	ProvenAt   Time                `json:"proven_at,omitempty"`
 	EvidRef    string              `json:"evidence_ref,omitempty"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Doubt is kept while a write is unknown.
@@ -166,12 +174,16 @@ type Doubt struct {
 	Next       Time         `json:"next"`              // no lookup, or no resend, before this
 	Resend     bool         `json:"resend,omitempty"`  // idempotent_for: the same key and bytes are sent again
 	Row        envelope.Row `json:"row"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Fail is how a step's last proposal failed.
 type Fail struct {
 	Row     envelope.Row     `json:"row"`
 	Details envelope.Details `json:"details,omitempty"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Lease says who works on the run. It exists exactly while a step is executing (one-lease).
@@ -180,6 +192,8 @@ type Lease struct {
 	ID      string  `json:"id"`
 	Renewal int     `json:"renewal"`
 	Seconds float64 `json:"seconds"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Decision is an end that is decided while something is still in flight: nothing new is dispatched from then on.
@@ -188,6 +202,8 @@ type Decision struct {
 	Code envelope.Code `json:"code,omitempty"`
 	Step string        `json:"step,omitempty"` // for a budget: the step it kept from starting
 	At   Time          `json:"at"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Why says what decided an end.
@@ -205,6 +221,8 @@ type Note struct {
 	By     string `json:"by"`
 	Reason string `json:"reason,omitempty"`
 	At     Time   `json:"at"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // End is the terminal outcome of the current episode.
@@ -214,6 +232,8 @@ type End struct {
 	Details envelope.Details `json:"details,omitempty"`
 	Step    string           `json:"step,omitempty"`
 	At      Time             `json:"at"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Letter is the record's word on its dead letter; the message in the stream is its image.
@@ -225,12 +245,16 @@ type Letter struct {
 	// Settled is when it was answered; the record is remembered for the retention from then on.
 	Settled Time   `json:"settled_at,omitempty"`
 	Claim   *Claim `json:"claim,omitempty"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Claim keeps other operators out until it runs out.
 type Claim struct {
 	By    string `json:"by"`
 	Until Time   `json:"until"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Answer is the first answer that a letter was settled with: the same call again gets it.
@@ -241,18 +265,24 @@ type Answer struct {
 	Step    string `json:"step,omitempty"`
 	Episode int    `json:"episode,omitempty"`
 	At      Time   `json:"at"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // InvalidJob keeps a job that could not be accepted as its run's first.
 type InvalidJob struct {
 	Raw  []byte `json:"raw"` // at most 64 KiB
 	Size int    `json:"size"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Published is the last message of a result subject that is known to be there.
 type Published struct {
 	N   int    `json:"n"`
 	Seq uint64 `json:"seq"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Effect is one write that is proven committed, in order.
@@ -260,6 +290,8 @@ type Effect struct {
 	Step        string `json:"step"`
 	At          Time   `json:"at"`
 	EvidenceRef string `json:"evidence_ref,omitempty"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Kept is evidence that came too late to change the record; it is shown to whoever decides.
@@ -271,6 +303,8 @@ type Kept struct {
 	EvidenceRef string               `json:"evidence_ref,omitempty"`
 	By          string               `json:"by"`
 	At          Time                 `json:"at"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Alarm is an alert that the record owes besides those that follow from its end. N numbers them from 1.
@@ -279,6 +313,8 @@ type Alarm struct {
 	Reason string `json:"reason_code"`
 	Step   string `json:"step,omitempty"`
 	At     Time   `json:"at"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Event is one line of the run's history. Kind dispatch and verify are attempts: At is their end, or their start while
@@ -294,6 +330,8 @@ type Event struct {
 	Reason      string               `json:"reason,omitempty"`
 	Started     Time                 `json:"started_at,omitempty"`
 	Dispatch    DispatchID           `json:"dispatch,omitempty"`
+
+	Foreign envelope.Foreign `json:"-"`
 }
 
 // Kinds of history events.
@@ -343,19 +381,6 @@ func (r *Run) Carrying(d DispatchID) *Step {
 		}
 	}
 	return nil
-}
-
-// Decode reads a record. A record of a schema that this build does not know is an error: it must not be touched.
-func Decode(data []byte) (*Run, error) {
-	r := new(Run)
-	if err := json.Unmarshal(data, r); err != nil {
-		return nil, fmt.Errorf("run record: %w", err)
-	}
-	if r.Schema != RecordSchema {
-		return nil, fmt.Errorf("run record %s/%s has schema %q, this build reads %s", r.Tenant, r.RunID, r.Schema, RecordSchema)
-	}
-	r.size = len(data)
-	return r, nil
 }
 
 // Encode checks every rule, drops what nothing needs any more, and returns the record's bytes.

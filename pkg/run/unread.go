@@ -48,7 +48,7 @@ func (r *Run) Read(m Message, d Defaults, now Time) {
 	n := Create(r.ID(), m, d, now)
 	n.First, n.Losses, n.StepPub, n.RunPub = r.First, r.Losses, r.StepPub, r.RunPub
 	n.History = append(r.History, n.History[1:]...)
-	n.size = r.size
+	n.size, n.Foreign, n.foreign = r.size, r.Foreign, r.foreign
 	*r = *n
 }
 
