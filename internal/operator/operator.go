@@ -115,6 +115,9 @@ func (o *Operator) Handle(ctx context.Context, c *Call, tenant string, data []by
 	if !errors.As(err, &refused) {
 		o.Log.Warn("operator call not answered", "call", c.Name(), "tenant", tenant, "error", err)
 		refused = &run.Refusal{Code: Unavailable, Message: "the record could not be read or written in time; make the same call again"}
+		if errors.Is(err, run.ErrNewer) {
+			refused.Message = "the record was written by a newer version than the reconciler that answers; upgrade it, or make the same call again where another one answers"
+		}
 	}
 	o.Observe.Refusal(refused.Code)
 	reply, err = envelope.Marshal(RefusalShape{Code: refused.Code, Message: refused.Message})

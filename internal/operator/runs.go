@@ -61,8 +61,10 @@ func (o *Operator) listRuns(ctx context.Context, tenant string, q *RunsRequest) 
 
 // chosenRun is a run of a page, as the index had it.
 type chosenRun struct {
-	id  run.ID
-	seq uint64
+	id              run.ID
+	seq             uint64
+	state, workflow string
+	episode         int
 }
 
 func (o *Operator) chooseRuns(tenant string, q *RunsRequest, limit int, after uint64) (chosen []chosenRun, last uint64, more bool) {
@@ -76,7 +78,7 @@ func (o *Operator) chooseRuns(tenant string, q *RunsRequest, limit int, after ui
 		if len(chosen) == limit {
 			return false
 		}
-		chosen = append(chosen, chosenRun{k.id, k.seq})
+		chosen = append(chosen, chosenRun{k.id, k.seq, k.state, k.workflow, k.episode})
 		return true
 	})
 	return chosen, last, more
@@ -102,6 +104,11 @@ func (o *Operator) showRuns(ctx context.Context, chosen []chosenRun, last uint64
 			h, err := o.Records.Load(ctx, c.id)
 			if err == nil {
 				shown[i], err = envelope.Marshal(shownRun{View: h.Run.View(o.Records.Now())})
+			} else if errors.Is(err, run.ErrNewer) {
+				// One run of a newer version must not take the others from the list: its header says what there is to say.
+				shown[i], err = envelope.Marshal(shownRun{View: &run.View{
+					Tenant: c.id.Tenant, RunID: c.id.Run, Workflow: c.workflow, State: c.state, Episode: c.episode, Steps: []run.StepView{}, CompletedEffects: []envelope.CompletedEffect{},
+				}})
 			}
 			if !errors.Is(err, record.ErrNotFound) {
 				failed[i] = err

@@ -31,6 +31,34 @@ type fleetState struct {
 	// SettledThrough is the sequence in AGENTRUN_RUNS below which nothing is owed by any end.
 	SettledThrough uint64        `json:"settled_through"`
 	At             envelope.Time `json:"at,omitempty"`
+	// Foreign members are those of a newer build, and stay.
+	Foreign envelope.Foreign `json:"-"`
+}
+
+func decodeFleet(data []byte) (fleetState, error) {
+	var name struct {
+		Schema string `json:"schema"`
+	}
+	var s fleetState
+	if err := json.Unmarshal(data, &name); err != nil {
+		return s, err
+	}
+	if name.Schema != FleetSchema {
+		return s, fmt.Errorf("%w: its schema is %q, this build reads %s; start a reconciler of that version", run.ErrNewer, name.Schema, FleetSchema)
+	}
+	if err := json.Unmarshal(data, &s); err != nil {
+		return s, err
+	}
+	_, err := envelope.KeepForeign(&s, data)
+	return s, err
+}
+
+func (s *fleetState) encode() ([]byte, error) {
+	data, err := envelope.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	return envelope.AppendForeign(nil, s, data), nil
 }
 
 func (rc *Reconciler) loadFleet(ctx context.Context) (fleetState, uint64, error) {
@@ -40,7 +68,7 @@ func (rc *Reconciler) loadFleet(ctx context.Context) (fleetState, uint64, error)
 	}
 	var s fleetState
 	if seq != 0 {
-		if err := json.Unmarshal(data, &s); err != nil {
+		if s, err = decodeFleet(data); err != nil {
 			return fleetState{}, 0, fmt.Errorf("reconciler: the record of which one is active: %w", err)
 		}
 	}
@@ -78,7 +106,7 @@ func (rc *Reconciler) leadOnce(ctx context.Context, id string, seen **run.Lease,
 	octx, cancel := context.WithTimeout(ctx, fleetLease/2)
 	defer cancel()
 	state, seq, err := rc.loadFleet(octx)
-	if err != nil {
+	if rc.newerFleet(err); err != nil {
 		return poll
 	}
 	mine := state.Lease != nil && state.Lease.ID == id
@@ -92,12 +120,14 @@ func (rc *Reconciler) leadOnce(ctx context.Context, id string, seen **run.Lease,
 			return poll
 		}
 	}
-	next := fleetState{Schema: FleetSchema, ID: rc.ID, SettledThrough: rc.settledThrough(state.SettledThrough, mine), At: rc.Records.Now()}
+	next := fleetState{
+		Schema: FleetSchema, ID: rc.ID, SettledThrough: rc.settledThrough(state.SettledThrough, mine), At: rc.Records.Now(), Foreign: state.Foreign,
+	}
 	next.Lease = &run.Lease{Holder: rc.Holder, ID: id, Seconds: fleetLease.Seconds()}
 	if mine {
 		next.Lease.Renewal = state.Lease.Renewal + 1
 	}
-	data, err := json.Marshal(next)
+	data, err := next.encode()
 	if err != nil {
 		return poll
 	}
@@ -116,6 +146,15 @@ func (rc *Reconciler) leadOnce(ctx context.Context, id string, seen **run.Lease,
 	rc.mu.Unlock()
 	rc.setActive(true)
 	return fleetLease / 3
+}
+
+// newerFleet says once that the fleet is led by a newer version: this process stands by and leaves its record alone.
+func (rc *Reconciler) newerFleet(err error) {
+	newer := errors.Is(err, run.ErrNewer)
+	if newer && !rc.outdated {
+		rc.Log.Error("standing by: the fleet's record was written by a newer version", "error", err)
+	}
+	rc.outdated = newer
 }
 
 // settledThrough is the highest revision below which no end owes anything, as far as this process knows. A standby that
@@ -144,7 +183,7 @@ func (rc *Reconciler) resign(id string) {
 		return
 	}
 	state.Lease, state.At = nil, rc.Records.Now()
-	if data, err := json.Marshal(state); err == nil {
+	if data, err := state.encode(); err == nil {
 		_, _ = rc.Fleet.Save(ctx, data, "", seq)
 	}
 }

@@ -126,6 +126,8 @@ type Reconciler struct {
 	aside   sync.WaitGroup // runs whose lookups are waited for
 	overdue map[run.ID]bool
 	told    map[run.ID]int // episode whose end was told of, while its letter is open
+
+	outdated bool // of lead: the fleet's record is one of a newer version
 }
 
 // entry is what is kept of a run that may need something.

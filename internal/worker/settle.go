@@ -58,6 +58,9 @@ func (w *Worker) settleRun(ctx context.Context, id run.ID, facts []run.Fact) err
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if w.newer(id, err) {
+			return nil
+		}
 		if !errors.Is(err, record.ErrConflict) {
 			w.Log.Warn("journal entry not settled yet", "tenant", id.Tenant, "run_id", id.Run, "error", err)
 			if !sleep(ctx, wait) {
@@ -65,6 +68,16 @@ func (w *Worker) settleRun(ctx context.Context, id run.ID, facts []run.Fact) err
 			}
 		}
 	}
+}
+
+// newer: the record was written by a newer version and must be left alone. What the journal knows of it stays there, not
+// settled, for a start of that version; meanwhile its reconciler ends the lease and looks the writes up.
+func (w *Worker) newer(id run.ID, err error) bool {
+	if !errors.Is(err, run.ErrNewer) {
+		return false
+	}
+	w.Log.Error("journal entry left for a newer version of the executor", "tenant", id.Tenant, "run_id", id.Run, "error", err)
+	return true
 }
 
 func (w *Worker) settleOnce(ctx context.Context, id run.ID, facts []run.Fact) error {
@@ -202,6 +215,9 @@ func (w *Worker) restoreFact(ctx context.Context, f run.Fact) error {
 		err := w.restoreOnce(ctx, id, f)
 		if err == nil || ctx.Err() != nil {
 			return err
+		}
+		if w.newer(id, err) {
+			return nil
 		}
 		if errors.Is(err, record.ErrConflict) {
 			continue
