@@ -100,10 +100,35 @@ func (l *log) String() string {
 	return l.b.String()
 }
 
+// readyLog is the log of a command: its line "ready" says where its endpoints are.
+type readyLog struct {
+	log   *log
+	line  []byte
+	ready chan<- string
+}
+
+func (r *readyLog) Write(p []byte) (int, error) {
+	for _, b := range p {
+		if b != '\n' {
+			r.line = append(r.line, b)
+			continue
+		}
+		if _, addr, ok := strings.Cut(string(r.line), " http="); ok && strings.Contains(string(r.line), " msg=ready ") {
+			select {
+			case r.ready <- strings.TrimSpace(addr):
+			default:
+			}
+		}
+		r.line = r.line[:0]
+	}
+	return r.log.Write(p)
+}
+
 // process is an executor or a reconciler: inside the test, or one of its own that can be killed and paused.
 type process struct {
 	t      *testing.T
 	role   string
+	binary string // a command of some build; "": this test's own binary
 	args   []string
 	own    bool
 	env    []string
@@ -176,7 +201,13 @@ func (p *process) spawn() <-chan string {
 	}
 	cmd := exec.Command(self, p.args...)
 	cmd.Env = append(append(os.Environ(), roleVariable+"="+p.role), p.env...)
+	ready := make(chan string, 1)
 	cmd.Stderr = p.log
+	if p.binary != "" {
+		cmd = exec.Command(p.binary, append([]string{"serve"}, p.args...)...)
+		cmd.Env = append(os.Environ(), p.env...)
+		cmd.Stderr = &readyLog{log: p.log, ready: ready}
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -188,7 +219,6 @@ func (p *process) spawn() <-chan string {
 		p.t.Fatalf("starting %s: %v", p.role, err)
 	}
 	p.cmd = cmd
-	ready := make(chan string, 1)
 	ended := p.ended
 	go func() {
 		said, _ := io.ReadAll(io.LimitReader(out, 6)) // "ready "
