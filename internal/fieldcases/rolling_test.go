@@ -27,6 +27,7 @@ func TestRollingUpgrade(t *testing.T) {
 	t.Parallel()
 	this := thisBuild(t)
 	t.Run("from the previous version", func(t *testing.T) {
+		t.Parallel()
 		previous, why := previousBuild(t)
 		if why != "" {
 			t.Skip(why + "; the next minor version stands for another build")
@@ -34,6 +35,7 @@ func TestRollingUpgrade(t *testing.T) {
 		roll(t, previous, this)
 	})
 	t.Run("to the next minor version", func(t *testing.T) {
+		t.Parallel()
 		kept := roll(t, this, nextBuild(t))
 		if kept.both < 3 || !kept.fleet {
 			t.Errorf("%d records were written by both builds (the fleet's: %t): the test shows nothing", kept.both, kept.fleet)
@@ -54,7 +56,7 @@ func roll(t *testing.T, from, to build) *kept {
 		p := plan{Commit: true, Delay: 20 * time.Millisecond}
 		switch {
 		case c.Tool == "slow":
-			p.Delay = 300 * time.Millisecond
+			p.Delay = 200 * time.Millisecond
 		case c.Nth > 1:
 		case c.Tool == "lossy":
 			p = plan{Commit: true, Drop: true}
@@ -76,15 +78,15 @@ func roll(t *testing.T, from, to build) *kept {
 	kept := w.keeps()
 	l := &load{w: w, stop: make(chan struct{}), ended: make(chan struct{})}
 	go l.run()
-	l.more(20)
+	l.more(stretch)
 	// Reconcilers first, then executors; back in the other order.
 	for i, p := range fleet {
 		replace(p, to, i == 3)
-		l.more(20)
+		l.more(stretch)
 	}
 	for i, p := range slices.Backward(fleet) {
 		replace(p, from, i == 2)
-		l.more(20)
+		l.more(stretch)
 	}
 	close(l.stop)
 	<-l.ended
@@ -124,7 +126,7 @@ func replace(p *process, b build, kill bool) {
 type load struct {
 	w           *world
 	stop, ended chan struct{}
-	stretch     int
+	stretches   int
 	open        []string
 
 	mu   sync.Mutex
@@ -133,8 +135,9 @@ type load struct {
 }
 
 const (
-	busy      = 8 // runs at once
-	openRuns  = 2 // begun in each stretch
+	busy      = 8  // runs at once
+	stretch   = 10 // runs that begin and end between two changes of the fleet
+	openRuns  = 2  // begun in each stretch
 	loadTools = 5
 )
 
@@ -184,11 +187,11 @@ func (l *load) unfinished() int {
 // more lets the fleet work until n more runs have begun and ended, and every open run has done a further step.
 func (l *load) more(n int) {
 	l.w.t.Helper()
-	l.stretch++
+	l.stretches++
 	for i := range openRuns {
-		l.open = append(l.open, fmt.Sprintf("open%d-%d", l.stretch, i))
+		l.open = append(l.open, fmt.Sprintf("open%d-%d", l.stretches, i))
 	}
-	step := fmt.Sprintf("s%d", l.stretch)
+	step := fmt.Sprintf("s%d", l.stretches)
 	for i, id := range l.open {
 		l.w.publish(id, map[string]any{"more": true}, do(step, []string{"lossy", "flaky"}[i%2]))
 	}
