@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -156,5 +157,25 @@ func TestRecordsOfANewerBuild(t *testing.T) {
 		if err == nil || errors.Is(err, ErrNewer) != c.newer {
 			t.Errorf("%s: %v, %v", c.what, r, err)
 		}
+	}
+}
+
+// A record of version 1 with every field. It was written once (by full) and is never written again: what this build does
+// not know of it any more, or writes in another way, would be lost or misread between builds (docs/decisions/0006).
+func TestEveryFieldOfVersion1(t *testing.T) {
+	stored, err := os.ReadFile("testdata/v1/record.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored = bytes.TrimSpace(stored)
+	r, err := decodeForeign(stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.foreign {
+		t.Error("this build does not know every member of a record of version 1")
+	}
+	if data, err := r.bytes(); err != nil || !bytes.Equal(data, stored) {
+		t.Errorf("(%v) stored\n%s\nwritten\n%s", err, stored, data)
 	}
 }
