@@ -19,8 +19,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/journal"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
 )
 
 // A fixture is what a fleet of one version left behind when its processes were killed: every stream, one executor's
@@ -238,6 +242,22 @@ func (w *world) save(dir string, journalDir, build string) {
 	if err := os.CopyFS(filepath.Join(dir, "data"), os.DirFS(journalDir)); err != nil {
 		w.t.Fatal(err)
 	}
+	writeFile(w.t, filepath.Join(dir, "facts.jsonl"), facts(w.t, journalDir))
+}
+
+// facts is what a journal says, one fact a line.
+func facts(t *testing.T, dir string) []byte {
+	t.Helper()
+	var out []byte
+	err := journal.List(app.JournalPath(dir), func(f run.Fact) error {
+		line, err := envelope.Marshal(f)
+		out = append(append(out, line...), '\n')
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 func readJSON(t *testing.T, path string, v any) {

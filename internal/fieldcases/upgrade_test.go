@@ -183,6 +183,17 @@ func TestStoredFormIsKept(t *testing.T) {
 		t.Errorf("the records are %s", got)
 	}
 	t.Logf("members that no record of the fixture has: %s", strings.Join(slices.Sorted(maps.Keys(missing)), " "))
+	said, err := os.ReadFile(filepath.Join(f.dir, "facts.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := t.TempDir()
+	if err := os.CopyFS(data, os.DirFS(filepath.Join(f.dir, "data"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := facts(t, data); string(got) != string(said) {
+		t.Errorf("the journal said\n%s\nand is read as\n%s", said, got)
+	}
 	for _, m := range f.messages(t, bus.LettersStream) {
 		l := new(deadletter.Letter)
 		if err := json.Unmarshal(m.Data, l); err != nil {
