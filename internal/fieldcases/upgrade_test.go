@@ -151,7 +151,7 @@ func (w *world) knows(data string) {
 
 // The form of version 1 stays what it is: this build reads each record, letter and outcome that was stored and writes it
 // again byte for byte. A change that fails here would be misread by the processes of the version before, or lose what
-// they wrote: it needs a new schema (docs/decisions/0006).
+// they wrote: it needs a new schema (docs/decisions/0007).
 func TestStoredFormIsKept(t *testing.T) {
 	f := fixtureIn(t, "testdata/v1")
 	same := func(m stored, got []byte, err error) {

@@ -161,7 +161,7 @@ func TestRecordsOfANewerBuild(t *testing.T) {
 }
 
 // A record of version 1 with every field. It was written once (by full) and is never written again: what this build does
-// not know of it any more, or writes in another way, would be lost or misread between builds (docs/decisions/0006).
+// not know of it any more, or writes in another way, would be lost or misread between builds (docs/decisions/0007).
 func TestEveryFieldOfVersion1(t *testing.T) {
 	stored, err := os.ReadFile("testdata/v1/record.json")
 	if err != nil {
