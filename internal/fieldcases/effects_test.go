@@ -5,7 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
 )
 
 // What a write has done is listed by everything that is said later, and a step that fails and succeeds after it never
@@ -133,5 +136,49 @@ func TestCase16StoreWipedJournalsKept(t *testing.T) {
 			}
 			w.balanced()
 		})
+	}
+}
+
+// A worker that has let go of a run takes its next job for a new run's, journals an intent, and is refused by the record.
+// The journal must not keep that as something that may have been sent.
+func TestRefusedStartLeavesNoDoubtInTheJournal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 10*time.Second, tool{name: "pay", write: true})
+	w.provider.script(func(c call) plan {
+		if c.Ref == ref("r", "a") {
+			return refuse(400)
+		}
+		return done()
+	})
+	data := t.TempDir()
+	executor := w.executor("w1", "--data", data)
+	w.reconciler("r1")
+	w.follow()
+	more := map[string]any{"more": true}
+	w.publish("r", more, do("a", "pay"))
+	w.mustStep("r", "a", envelope.Fatal)
+	w.idle()
+	w.publish("r", more, do("a", "pay")) // the same again: IDENTICAL_RETRY
+	w.until("the repeat is refused", func() bool { return len(w.outcomes("r", envelope.StepScope)) == 2 })
+	w.idle()
+	w.publish("r", more, do("b", "pay"))
+	w.mustStep("r", "b", envelope.OK)
+	w.idle()
+	executor.stop()
+	facts, left := 0, 0
+	err := journal.List(app.JournalPath(data), func(f run.Fact) error {
+		facts++
+		if f.Effect == nil {
+			t.Errorf("dispatch %s of step %s: an intent without an effect (settled: %t)", f.Intent.Dispatch, f.Intent.Step, f.Settled)
+		} else if !f.NeverSent() {
+			left++
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if calls := len(w.provider.callsOf("")); calls != 2 || left != 2 || facts <= left {
+		t.Errorf("%d calls; the journal has %d dispatches, %d of which left: the test shows nothing", calls, facts, left)
 	}
 }

@@ -36,13 +36,13 @@ type loop struct {
 	leased   context.Context
 	endLease context.CancelFunc
 	guard    *time.Timer
-	counted  bool             // a job that may kill its reader has been counted by this loop and may be read
-	signalAt time.Time        // next in-progress signals
-	again    time.Time        // when the run must be looked at again
-	woken    bool             // a wake has come: lookups that only an executor can make are made
-	failing  time.Time        // since when the store gives errors
-	unsent   []run.DispatchID // started in a write that failed: the record may have them, and they were never sent
-	cutOff   bool             // calls were cut off at the end of the drain time
+	counted  bool            // a job that may kill its reader has been counted by this loop and may be read
+	signalAt time.Time       // next in-progress signals
+	again    time.Time       // when the run must be looked at again
+	woken    bool            // a wake has come: lookups that only an executor can make are made
+	failing  time.Time       // since when the store gives errors
+	unsent   []*run.Dispatch // started in a write that failed: the record may have them, and they were never sent
+	cutOff   bool            // calls were cut off at the end of the drain time
 }
 
 func newLoop(w *Worker, id run.ID) *loop {
@@ -154,9 +154,7 @@ func (l *loop) advance() error {
 				continue
 			}
 			if err != nil {
-				for _, s := range c.starts {
-					l.unsent = append(l.unsent, s.ID) // written or not: they do not leave
-				}
+				l.unsent = append(l.unsent, c.starts...) // written or not: they do not leave
 				return err
 			}
 			l.written(c)
@@ -232,9 +230,14 @@ func (l *loop) open(ctx context.Context) error {
 // record is not ours any more; evidence is bound to its dispatch, so nothing can go to the wrong place.
 func (l *loop) refused(c *change) {
 	l.h = nil
-	for _, s := range c.starts {
+	l.neverSent(c.starts)
+}
+
+// neverSent tells the journal of intents that were not acted on.
+func (l *loop) neverSent(starts []*run.Dispatch) {
+	for _, s := range starts {
 		if s.Effect == envelope.Write {
-			l.w.Journal.Later(run.Entry{Settled: s.ID})
+			l.w.Journal.Later(run.Entry{Effect: run.NeverSent(s.ID, l.w.Records.Now())}, run.Entry{Settled: s.ID})
 		}
 	}
 }

@@ -57,7 +57,7 @@ func (l *loop) decide(ctx context.Context) *change {
 		l.cancelLost()
 	}
 	for _, d := range l.unsent {
-		if r.GiveBack(d, false, l.w.Tools, src) != run.Dropped {
+		if r.GiveBack(d.ID, false, l.w.Tools, src) != run.Dropped {
 			c.changed = true
 		}
 	}
@@ -353,9 +353,7 @@ func (l *loop) unchanged(ctx context.Context, c *change) error {
 }
 
 func (l *loop) took(c *change) {
-	for _, d := range l.unsent {
-		l.w.Journal.Later(run.Entry{Settled: d})
-	}
+	l.neverSent(l.unsent)
 	l.unsent = nil
 	l.holding = append(l.holding, l.arrived[:c.taken]...)
 	l.arrived = append(l.arrived[:0], l.arrived[c.taken:]...)

@@ -133,7 +133,7 @@ func (w *Worker) evidence(r *run.Run, facts []run.Fact) bool {
 	src := run.Source{By: w.ID, Random: w.Random(), At: w.Records.Now()}
 	changed := false
 	for _, f := range facts {
-		if f.Effect == nil {
+		if f.Effect == nil || f.NeverSent() {
 			continue
 		}
 		v := r.Reply(f.Intent.Dispatch, f.Effect.Reply, w.Tools, src)

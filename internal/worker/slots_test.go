@@ -26,8 +26,10 @@ func newTestSlots(n int, limits map[string]fair.Limit) (*slots, *offers) {
 
 func TestLoopsGoBeforeNewJobsUnlessItIsAnothersTurn(t *testing.T) {
 	s, o := newTestSlots(2, nil)
-	if !s.delivered("acme") || !s.delivered("acme") || s.delivered("acme") {
-		t.Fatal("two slots are two deliveries")
+	for i, want := range []bool{true, true, false} {
+		if s.delivered("acme") != want {
+			t.Fatalf("delivery %d of two slots", i+1)
+		}
 	}
 	o.n = 0 // the puller took them
 	more := s.acquire("acme")

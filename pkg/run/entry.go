@@ -50,6 +50,17 @@ type EffectFact struct {
 	At       envelope.Time  `json:"at"`
 }
 
+// NeverSent is what a journal keeps of a dispatch that its record refused: nothing left, and nothing was charged. Of the
+// intent alone one would have to believe that the request may have been sent.
+func NeverSent(d DispatchID, at Time) *EffectFact {
+	return &EffectFact{Dispatch: d, Reply: envelope.Reply{NotSent: true}, At: at}
+}
+
+// NeverSent tells it from a reply that says the same of a dispatch that the record has.
+func (f *Fact) NeverSent() bool {
+	return f.Effect != nil && f.Effect.Reply.NotSent && f.Effect.Reply.Row.Code == ""
+}
+
 // Fact is what a journal knows of one dispatch, as read back at start.
 type Fact struct {
 	Intent  Intent

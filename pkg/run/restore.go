@@ -25,6 +25,9 @@ func Restored(f Fact, d Defaults, now Time) *Run {
 // makes its step ok, an intent without one makes it unknown. A record that knows the dispatch gets it as evidence.
 func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 	in := &f.Intent
+	if f.NeverSent() {
+		return Dropped
+	}
 	if s := r.Carrying(in.Dispatch); s != nil || r.dispatched(in.Dispatch) != nil {
 		return r.mergeKnown(s, f, tools, src)
 	}

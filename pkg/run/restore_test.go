@@ -26,6 +26,13 @@ func fact(tool string, id run.DispatchID, attempt int, reply *envelope.Reply) ru
 
 func reply(r envelope.Reply) *envelope.Reply { return &r }
 
+// neverSent is what a journal knows of a dispatch that the record refused.
+func neverSent(id run.DispatchID, attempt int) run.Fact {
+	f := fact("write", id, attempt, nil)
+	f.Effect = run.NeverSent(id, start)
+	return f
+}
+
 // After the store is lost the journal's facts make the record again: effects are ok, intents are unknown.
 func TestRestored(t *testing.T) {
 	refusedReply := fails(envelope.CodeUpstreamDenied, envelope.Write)
@@ -43,6 +50,8 @@ func TestRestored(t *testing.T) {
 		{"a lost one, then an effect", []run.Fact{fact("write", "d1", 1, nil), fact("write", "d2", 2, reply(ok("{}")))}, run.Done, true},
 		{"an effect, then a lost one before it", []run.Fact{fact("write", "d2", 2, reply(ok("{}"))), fact("write", "d1", 1, nil)}, run.Done, true},
 		{"two lost ones", []run.Fact{fact("write", "d1", 1, nil), fact("write", "d2", 2, nil)}, run.InDoubt, false},
+		{"one that never left, and a refusal", []run.Fact{fact("write", "d1", 1, &refusedReply), neverSent("d2", 2)}, run.Ready, false},
+		{"one that never left, and an effect", []run.Fact{neverSent("d1", 1), fact("write", "d2", 1, reply(ok("{}")))}, run.Done, true},
 		{"the same fact twice", []run.Fact{fact("write", "d1", 1, nil), fact("write", "d1", 1, nil)}, run.InDoubt, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -142,5 +151,24 @@ func TestPostpone(t *testing.T) {
 	// A step that waits for its next attempt has no turn yet: postponing must not bring it forward.
 	if d.r.Postpone("a", d.now.Add(time.Second), d.now) != run.Dropped {
 		t.Error("a waiting attempt is postponed before its time")
+	}
+}
+
+// A worker that took a run for a new one has journaled an intent, and its record refused it. In an older copy of the store
+// the step may be at any point: it stays there.
+func TestWhatNeverLeftMovesNothing(t *testing.T) {
+	refusedReply := fails(envelope.CodeInvalidArgument, envelope.Write)
+	d := &driver{t: t, tools: tools(), now: start, seq: 1, r: run.Restored(fact("write", "d1", 1, &refusedReply), defaults(), start)}
+	d.r.Merge(fact("write", "d1", 1, &refusedReply), d.tools, d.src())
+	d.check()
+	before, err := d.r.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := d.r.Merge(neverSent("d2", 2), d.tools, d.src()); v != run.Dropped {
+		t.Errorf("it was %v", v)
+	}
+	if after, err := d.r.Encode(); err != nil || string(after) != string(before) {
+		t.Errorf("the record changed: %s (%v)", after, err)
 	}
 }
