@@ -1,16 +1,21 @@
 // Command bench measures jobs per second, latency, CPU and memory of an executor with an embedded NATS server, and beside
 // it, in the same run, a floor: the same publishes, acknowledgements and journal commits in the same order with the same
-// waits, and no logic. Each row runs in a process of its own. It prints one table and writes bench.json.
+// waits, and no logic. Each row runs in a process of its own. Then it measures fleets of real processes: two executors
+// against the single one, idle processes, many waiting runs, a reconciler's restart. It prints what it finds and writes
+// bench.json.
 package main
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // Row is one line of the table and of bench.json.
@@ -46,12 +51,21 @@ type plan struct {
 }
 
 func main() {
+	if role() {
+		return
+	}
 	one := flag.String("one", "", "internal: measure one configuration and print its sample as JSON")
 	out := flag.String("out", "bench.json", "file for the rows as JSON")
 	n := flag.Int("n", 20000, "jobs of an ordinary row")
 	big := flag.Int("big", 200000, "jobs of the row with the large backlog; 0 leaves it out")
 	quick := flag.Bool("quick", false, "only concurrency 256 and the latency")
 	profile := flag.String("cpuprofile", "", "with -one: write a CPU profile of the measured part")
+	only := flag.String("only", "", "measure these only, separated by commas: "+strings.Join(partNames, ", "))
+	b := &parts{}
+	flag.IntVar(&b.waiting, "waiting", 100000, "runs that wait, of -only waiting")
+	flag.IntVar(&b.records, "records", 200000, "records of -only restart")
+	flag.DurationVar(&b.idle, "idle", time.Minute, "how long each look of -only idle takes")
+	flag.StringVar(&b.profiles, "profiles", "", "directory for CPU profiles of the executors of -only fleet")
 	flag.Parse()
 	if *one != "" {
 		var p struct {
@@ -71,9 +85,30 @@ func main() {
 		}
 		return
 	}
-	if err := table(*out, *n, *big, *quick); err != nil {
+	b.n = *n
+	if err := all(*out, *only, *big, *quick, b); err != nil {
 		fail(err)
 	}
+}
+
+// all measures what is chosen and writes it, also if a later part fails.
+func all(out, only string, big int, quick bool, b *parts) error {
+	names, err := chosen(only)
+	if err != nil {
+		return err
+	}
+	var rows []Row
+	if slices.Contains(names, "table") {
+		if rows, err = table(b.n, big, quick); err != nil {
+			return err
+		}
+	}
+	err = b.run(names)
+	body, failed := json.MarshalIndent(map[string]any{"rows": rows, "figures": b.figures}, "", "  ")
+	if failed == nil {
+		failed = os.WriteFile(out, append(body, '\n'), 0o644)
+	}
+	return errors.Join(err, failed)
 }
 
 func fail(err error) {
@@ -81,7 +116,7 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-func table(out string, n, big int, quick bool) error {
+func table(n, big int, quick bool) ([]Row, error) {
 	plans := []plan{
 		{"default", 1, 0, true, true},
 		{"default", 256, n, false, true},
@@ -107,16 +142,12 @@ func table(out string, n, big int, quick bool) error {
 	for _, p := range plans {
 		a, f, err := sides(p)
 		if err != nil {
-			return err
+			return rows, err
 		}
 		rows = append(rows, show(w, p, a, f)...)
 		w.Flush()
 	}
-	body, err := json.MarshalIndent(map[string]any{"rows": rows}, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(out, append(body, '\n'), 0o644)
+	return rows, nil
 }
 
 func show(w *tabwriter.Writer, p plan, a, f Sample) []Row {

@@ -290,13 +290,16 @@ func forgetPeak() {
 }
 
 // peakRSS is the process's largest resident set so far, in MB.
-func peakRSS() float64 {
-	text, err := os.ReadFile("/proc/self/status")
+func peakRSS() float64 { return statusMegabytes("/proc/self/status", "VmHWM") }
+
+// statusMegabytes reads an entry of a /proc/PID/status that is in kB; 0 if it is not there.
+func statusMegabytes(file, entry string) float64 {
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return 0
 	}
 	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "VmHWM:" {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == entry+":" {
 			kb, _ := strconv.ParseFloat(f[1], 64)
 			return kb / 1024
 		}

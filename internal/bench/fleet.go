@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Of the fleet: as many calls in flight as the single process has.
+const (
+	fleetExecutors   = 2
+	fleetConcurrency = 256
+)
+
+// stretch is a piece of work that was measured.
+type stretch struct {
+	perSecond float64
+	micros    float64 // CPU of all processes per job
+	server    float64 // of them the NATS server
+}
+
+// fleetPart holds two executors and a NATS server, three processes over TCP, against the single process of the table, in
+// turn. Per core means: jobs per second of processor time of all processes that work, the server included.
+func (b *parts) fleetPart() error {
+	var single, fleet []stretch
+	for round := range rounds {
+		s, err := sample("agentrun", plan{sync: "default", concurrency: fleetConcurrency, backlog: b.n})
+		if err != nil {
+			return err
+		}
+		single = append(single, stretch{perSecond: s.JobsPerSecond, micros: s.CPUMicros})
+		f, err := b.fleetOnce(round)
+		if err != nil {
+			return err
+		}
+		fleet = append(fleet, f)
+	}
+	one, two := leastCPU(single), leastCPU(fleet)
+	b.say("fleet: %d executors with --concurrency %d each and a NATS server, three processes over TCP; %d jobs, %d rounds in turn, the best counts\n",
+		fleetExecutors, fleetConcurrency/fleetExecutors, b.n, rounds)
+	b.figure("fleet_single_jobs_per_cpu_s", 1e6/one.micros, "jobs per CPU second, one process", "")
+	b.figure("fleet_jobs_per_cpu_s", 1e6/two.micros, "jobs per CPU second, fleet", "")
+	b.figure("fleet_per_core_ratio", one.micros/two.micros, "of the single process per core", ">= 0.8")
+	b.figure("fleet_single_cpu_us_per_job", one.micros, "µs CPU per job, one process", "")
+	b.figure("fleet_cpu_us_per_job", two.micros, "µs CPU per job, fleet", "")
+	b.figure("fleet_server_cpu_us_per_job", two.server, "µs CPU per job, of it the NATS server", "")
+	b.figure("fleet_single_jobs_per_s", best(single), "jobs/s, one process", "")
+	b.figure("fleet_jobs_per_s", best(fleet), "jobs/s, fleet", "")
+	return nil
+}
+
+func leastCPU(all []stretch) stretch {
+	return slices.MinFunc(all, func(a, b stretch) int { return int(a.micros - b.micros) })
+}
+
+func best(all []stretch) float64 {
+	return slices.MaxFunc(all, func(a, b stretch) int { return int(a.perSecond - b.perSecond) }).perSecond
+}
+
+// fleetOnce works a backlog off. It measures from when a tenth is done, so that starting the processes does not count.
+func (b *parts) fleetOnce(round int) (s stretch, err error) {
+	w, err := newWorld(b.bin)
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	if err := w.publish(b.n, "noop", noopArgs); err != nil {
+		return s, err
+	}
+	for i := range fleetExecutors {
+		var env []string
+		if b.profiles != "" {
+			env = append(env, profileEnv+"="+filepath.Join(b.profiles, fmt.Sprintf("executor%d-%d.prof", i+1, round+1)))
+		}
+		if _, err := w.executor(fmt.Sprintf("e%d", i+1), fleetConcurrency/fleetExecutors, env...); err != nil {
+			return s, err
+		}
+	}
+	if err := w.wait(uint64(b.n * 9 / 10)); err != nil {
+		return s, err
+	}
+	s, err = w.measure()
+	if err == nil && b.profiles != "" {
+		for _, p := range w.executors {
+			_ = p.cmd.Process.Signal(profileEnd)
+		}
+		time.Sleep(time.Second) // until the profiles are written
+	}
+	return s, err
+}
+
+// measure works off what is in the queue.
+func (w *world) measure() (s stretch, err error) {
+	all, server, err := w.cpu()
+	if err != nil {
+		return s, err
+	}
+	began := time.Now()
+	before, err := w.jobs()
+	if err != nil {
+		return s, err
+	}
+	if err := w.wait(0); err != nil {
+		return s, err
+	}
+	took := time.Since(began)
+	allAfter, serverAfter, err := w.cpu()
+	if err != nil {
+		return s, err
+	}
+	n := float64(before)
+	return stretch{
+		perSecond: n / took.Seconds(), micros: float64((allAfter - all).Microseconds()) / n,
+		server: float64((serverAfter - server).Microseconds()) / n,
+	}, nil
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/agentrun/executor/internal/bus"
+)
+
+// Of the waiting runs.
+const (
+	waitingRounds  = 9
+	waitingLatency = 400       // jobs one at a time, per round
+	aDay           = "86400"   // seconds until the retry is due
+	settleAfter    = 2 * lease // the reconciler has looked at each by then
+)
+
+// waitingPart holds a world in whose store many runs wait for a retry that is due tomorrow against one without them. Both are
+// up at the same time, an executor, a reconciler and a NATS server each, and are measured in turn.
+func (b *parts) waitingPart() (err error) {
+	var worlds [2]*world // without, with
+	for i := range worlds {
+		w, err := newWorld(b.bin)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, w.close()) }()
+		worlds[i] = w
+		if _, err := w.reconciler("reconciler"); err != nil {
+			return err
+		}
+		e, err := w.executor("executor", fleetConcurrency)
+		if err != nil {
+			return err
+		}
+		if err := e.ready(time.Minute); err != nil {
+			return err
+		}
+	}
+	with := worlds[1]
+	before := with.processes[1].memory("VmRSS")
+	b.say("waiting: %d runs whose retry is due tomorrow; an executor with --concurrency %d, a reconciler and a NATS server\n", b.waiting, fleetConcurrency)
+	if err := with.publish(b.waiting, "later", `{"seconds":`+aDay+`}`); err != nil {
+		return err
+	}
+	if err := with.wait(0); err != nil {
+		return err
+	}
+	idle, err := with.processes[1].cpu()
+	if err != nil {
+		return err
+	}
+	time.Sleep(settleAfter)
+	now, err := with.processes[1].cpu()
+	if err != nil {
+		return err
+	}
+	b.figure("waiting_looks_cpu_s", (now - idle).Seconds(), "CPU seconds of the reconciler for looking at each once", "")
+	b.figure("waiting_reconciler_bytes_per_run", (with.processes[1].memory("VmRSS")-before)*1024*1024/float64(b.waiting), "bytes RSS of the reconciler per waiting run", "")
+	var speed, micros, latency [2][]float64
+	for round := range waitingRounds {
+		for k := range worlds {
+			i := (k + round) % 2 // who goes first changes
+			s, err := worlds[i].round(b.n / 2)
+			if err != nil {
+				return err
+			}
+			l, err := worlds[i].latency(waitingLatency)
+			if err != nil {
+				return err
+			}
+			if round == 0 {
+				continue // to warm up
+			}
+			speed[i], micros[i], latency[i] = append(speed[i], s.perSecond), append(micros[i], s.micros), append(latency[i], l)
+		}
+	}
+	b.ratio("waiting_jobs_per_s", speed, "jobs/s", ">= 0.9")
+	b.ratio("waiting_cpu_us_per_job", micros, "µs CPU per job", "<= 1.1")
+	b.ratio("waiting_latency_p50_us", latency, "µs p50 publish to outcome", "<= 1.1")
+	return nil
+}
+
+// ratio gives the medians and the median of the ratios of each round.
+func (b *parts) ratio(name string, v [2][]float64, unit, aim string) {
+	var ratios []float64
+	for i := range v[0] {
+		ratios = append(ratios, v[1][i]/v[0][i])
+	}
+	b.figure(name+"_without", median(v[0]), unit+", without", "")
+	b.figure(name+"_with", median(v[1]), unit+", with", "")
+	b.figure(name+"_ratio", median(ratios), unit+", with / without", aim)
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
+}
+
+// round publishes jobs and measures until the last is done.
+func (w *world) round(n int) (s stretch, err error) {
+	all, server, err := w.cpu()
+	if err != nil {
+		return s, err
+	}
+	began := time.Now()
+	if err := w.publish(n, "noop", noopArgs); err != nil {
+		return s, err
+	}
+	if err := w.wait(0); err != nil {
+		return s, err
+	}
+	took := time.Since(began)
+	allAfter, serverAfter, err := w.cpu()
+	return stretch{
+		perSecond: float64(n) / took.Seconds(), micros: float64((allAfter - all).Microseconds()) / float64(n),
+		server: float64((serverAfter - server).Microseconds()) / float64(n),
+	}, err
+}
+
+// latency is the median time from publishing a job to its run's outcome, one at a time, in microseconds.
+func (w *world) latency(n int) (float64, error) {
+	sub, err := w.nc.SubscribeSync("agentrun.results." + tenant + ".*.run")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	var took []float64
+	for range n {
+		w.published++
+		began := time.Now()
+		msg := &nats.Msg{Subject: bus.JobSubject(queue, id(w.published)), Data: jobFor(w.published, "noop", noopArgs)}
+		if err := w.nc.PublishMsg(msg); err != nil {
+			return 0, err
+		}
+		if _, err := sub.NextMsg(10 * time.Second); err != nil {
+			return 0, fmt.Errorf("job %d: %w", w.published, err)
+		}
+		took = append(took, float64(time.Since(began).Nanoseconds())/1000)
+	}
+	return median(took), nil
+}
