@@ -62,6 +62,7 @@ func (b *parts) waitingPart() (err error) {
 	b.figure("waiting_looks_cpu_s", (now - idle).Seconds(), "CPU seconds of the reconciler for looking at each once", "")
 	b.figure("waiting_reconciler_bytes_per_run", (with.processes[1].memory("VmRSS")-before)*1024*1024/float64(b.waiting), "bytes RSS of the reconciler per waiting run", "")
 	var speed, micros, latency [2][]float64
+	each := map[string]*[2][]float64{"executor": {}, "reconciler": {}, "nats-server": {}}
 	for round := range waitingRounds {
 		for k := range worlds {
 			i := (k + round) % 2 // who goes first changes
@@ -77,10 +78,16 @@ func (b *parts) waitingPart() (err error) {
 				continue // to warm up
 			}
 			speed[i], micros[i], latency[i] = append(speed[i], s.perSecond), append(micros[i], s.micros), append(latency[i], l)
+			for name := range each {
+				each[name][i] = append(each[name][i], s.each[name])
+			}
 		}
 	}
 	b.ratio("waiting_jobs_per_s", speed, "jobs/s", ">= 0.9")
 	b.ratio("waiting_cpu_us_per_job", micros, "µs CPU per job", "<= 1.1")
+	for _, name := range []string{"executor", "reconciler", "nats-server"} {
+		b.ratio("waiting_"+name+"_cpu_us_per_job", *each[name], "µs CPU per job, "+name, "")
+	}
 	b.ratio("waiting_latency_p50_us", latency, "µs p50 publish to outcome", "<= 1.1")
 	return nil
 }
@@ -103,7 +110,7 @@ func median(v []float64) float64 {
 
 // round publishes jobs and measures until the last is done.
 func (w *world) round(n int) (s stretch, err error) {
-	all, server, err := w.cpu()
+	before, err := w.cpu()
 	if err != nil {
 		return s, err
 	}
@@ -114,12 +121,7 @@ func (w *world) round(n int) (s stretch, err error) {
 	if err := w.wait(0); err != nil {
 		return s, err
 	}
-	took := time.Since(began)
-	allAfter, serverAfter, err := w.cpu()
-	return stretch{
-		perSecond: float64(n) / took.Seconds(), micros: float64((allAfter - all).Microseconds()) / float64(n),
-		server: float64((serverAfter - server).Microseconds()) / float64(n),
-	}, err
+	return w.stretchSince(began, before, float64(n))
 }
 
 // latency is the median time from publishing a job to its run's outcome, one at a time, in microseconds.

@@ -160,19 +160,30 @@ func (w *world) reconciler(name string) (*process, error) {
 
 func (w *world) server() *process { return w.processes[0] }
 
-// cpu is the processor time of all processes of the world, and of its server alone.
-func (w *world) cpu() (all, server time.Duration, err error) {
-	for i, p := range w.processes {
+// spent is processor time by the name of the process.
+type spent map[string]time.Duration
+
+// cpu is the processor time of each process of the world.
+func (w *world) cpu() (spent, error) {
+	out := spent{}
+	for _, p := range w.processes {
 		t, err := p.cpu()
 		if err != nil {
-			return 0, 0, err
+			return nil, err
 		}
-		all += t
-		if i == 0 {
-			server = t
-		}
+		out[p.name] = t
 	}
-	return all, server, nil
+	return out, nil
+}
+
+// since is what was spent since an earlier look, in microseconds for each of n jobs: by all, and by each.
+func (now spent) since(before spent, n float64) (all float64, each map[string]float64) {
+	each = map[string]float64{}
+	for name := range now {
+		each[name] = float64((now[name] - before[name]).Microseconds()) / n
+		all += each[name]
+	}
+	return all, each
 }
 
 // publish puts n jobs of one step into the queue and waits until they are stored.
