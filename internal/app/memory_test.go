@@ -14,7 +14,8 @@ func TestBusyPercent(t *testing.T) {
 		inUse uint64
 		want  int
 	}{
-		{0, gcMost}, {1, gcMost},
+		{0, gcMost},
+		{1, gcMost},
 		{3 * mb, gcMost},
 		{4 * mb, 600},
 		{12 * mb, 200},
