@@ -70,7 +70,7 @@ func (b *parts) idlePart() (err error) {
 		return err
 	}
 	for _, p := range []*process{e, r} {
-		b.figure("idle_busy_"+p.name+"_rss_peak_mb", p.memory("VmHWM"), fmt.Sprintf("MB RSS peak over %d jobs, %s", idleJobs, p.name), "")
+		b.figure("idle_busy_"+p.name+"_rss_peak_mb", p.memory("VmHWM"), fmt.Sprintf("MB RSS at most over %d jobs, %s", idleJobs, p.name), "")
 	}
 	time.Sleep(idleSettle)
 	return b.idleFor("after", w.server(), e, r)
@@ -118,6 +118,7 @@ func (b *parts) idleFor(when string, all ...*process) error {
 		b.figure(name+"_cpu_percent", 100*(after-before[i]).Seconds()/took.Seconds(), "% of a core, "+p.name+", "+what, cpuAim)
 		b.figure(name+"_rss_mb", p.memory("VmRSS"), "MB RSS at the end, "+p.name+", "+what, rssAim)
 		b.figure(name+"_rss_most_mb", peak[i], "MB RSS at most, "+p.name+", "+what, rssAim)
+		b.figure(name+"_anon_mb", p.memory("RssAnon"), "MB of it its own; the rest are pages of files: the program, the journal", "")
 	}
 	return nil
 }

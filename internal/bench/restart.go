@@ -76,7 +76,21 @@ func (b *parts) restartPart() (err error) {
 	}
 	b.figure("restart_looks_cpu_s", (now - used).Seconds(), "CPU seconds of the reconciler in the minute after", "")
 	b.figure("restart_reconciler_settled_mb", r.memory("VmRSS"), "MB RSS of the reconciler after that minute", "")
-	return nil
+	return b.restartServer(w)
+}
+
+// restartServer starts the NATS server anew on its store: then it holds what it needs for what it remembers, and nothing
+// of what it needed to store it.
+func (b *parts) restartServer(w *world) error {
+	began := time.Now()
+	if err := w.restartServer(); err != nil {
+		return err
+	}
+	b.figure("store_server_restart_s", time.Since(began).Seconds(), fmt.Sprintf("s until a stopped NATS server answers again over %d records", b.records), "")
+	b.figure("store_server_restarted_rss_mb", w.server().memory("VmRSS"), "MB RSS of it then", "")
+	disk, err := w.disk("nats")
+	b.figure("store_disk_bytes", disk*1e6/float64(b.records), "bytes of the server's disk per run", "")
+	return err
 }
 
 // fillStore makes the records through a real executor, one kind after the other, and says what each kind takes.

@@ -25,6 +25,7 @@ import (
 type world struct {
 	dir       string
 	url       string
+	start     func() (*process, error) // the server
 	config    string
 	processes []*process // the server first
 	executors []*process
@@ -84,9 +85,14 @@ func (w *world) open(bin string, serverFlags []string) error {
 		return err
 	}
 	args := append([]string{"-a", host, "-p", port, "-js", "-sd", filepath.Join(w.dir, "nats")}, serverFlags...)
-	if _, err := w.add("nats-server", "", nil, filepath.Join(bin, "nats-server"), args...); err != nil {
+	w.start = func() (*process, error) {
+		return startProcess(w.dir, "nats-server", "", nil, filepath.Join(bin, "nats-server"), args...)
+	}
+	server, err := w.start()
+	if err != nil {
 		return err
 	}
+	w.processes = append(w.processes, server)
 	conn, err := bus.Connect(bus.Options{URL: w.url, Name: "bench", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		return err
@@ -97,7 +103,7 @@ func (w *world) open(bin string, serverFlags []string) error {
 	if err := conn.Setup(ctx, bus.Config{Queues: []string{queue}, AckWait: 2 * lease}); err != nil {
 		return err
 	}
-	if w.nc, err = nats.Connect(w.url); err != nil {
+	if w.nc, err = nats.Connect(w.url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond)); err != nil {
 		return err
 	}
 	w.js, err = jetstream.New(w.nc, jetstream.WithPublishAsyncMaxPending(4000))
@@ -156,6 +162,22 @@ func (w *world) reconciler(name string) (*process, error) {
 		return nil, err
 	}
 	return p, p.ready(time.Minute)
+}
+
+// restartServer stops the server in good order, starts it again on the same store, and waits until JetStream answers.
+func (w *world) restartServer() (err error) {
+	w.server().end(syscall.SIGTERM)
+	server, err := w.start()
+	if err != nil {
+		w.processes = w.processes[1:]
+		return err
+	}
+	w.processes[0] = server
+	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		if _, err = w.state(bus.RunsStream); err == nil || time.Since(began) > time.Minute {
+			return err
+		}
+	}
 }
 
 func (w *world) server() *process { return w.processes[0] }
@@ -218,7 +240,9 @@ func jobFor(i int, tool, args string) []byte {
 const noopArgs = `{"invoice_id":"inv_10000","amount_minor":500}`
 
 func (w *world) state(name string) (jetstream.StreamState, error) {
-	s, err := w.js.Stream(context.Background(), name)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	s, err := w.js.Stream(ctx, name)
 	if err != nil {
 		return jetstream.StreamState{}, err
 	}
