@@ -70,25 +70,37 @@ func (b *parts) fleetOnce(round int) (s stretch, err error) {
 		return s, err
 	}
 	for i := range fleetExecutors {
-		var env []string
-		if b.profiles != "" {
-			env = append(env, profileEnv+"="+filepath.Join(b.profiles, fmt.Sprintf("executor%d-%d.prof", i+1, round+1)))
-		}
-		if _, err := w.executor(fmt.Sprintf("e%d", i+1), fleetConcurrency/fleetExecutors, env...); err != nil {
+		name := fmt.Sprintf("executor%d", i+1)
+		if _, err := w.executor(name, fleetConcurrency/fleetExecutors, b.profile(fmt.Sprintf("fleet-%d-%s", round+1, name))...); err != nil {
 			return s, err
 		}
 	}
 	if err := w.wait(uint64(b.n * 9 / 10)); err != nil {
 		return s, err
 	}
+	b.toggle(w)
 	s, err = w.measure()
-	if err == nil && b.profiles != "" {
-		for _, p := range w.executors {
-			_ = p.cmd.Process.Signal(profileEnd)
-		}
-		time.Sleep(time.Second) // until the profiles are written
-	}
+	b.toggle(w)
 	return s, err
+}
+
+// profile is the environment that makes a process write its CPU profile into -profiles.
+func (b *parts) profile(name string) []string {
+	if b.profiles == "" {
+		return nil
+	}
+	return []string{profileEnv + "=" + filepath.Join(b.profiles, name+".prof")}
+}
+
+// toggle begins or ends the profiles of a world's executors and reconcilers.
+func (b *parts) toggle(w *world) {
+	if b.profiles == "" {
+		return
+	}
+	for _, p := range w.processes[1:] {
+		_ = p.cmd.Process.Signal(profileSignal)
+	}
+	time.Sleep(500 * time.Millisecond) // until it is written
 }
 
 // measure works off what is in the queue.

@@ -14,10 +14,10 @@ import (
 	"github.com/agentrun/executor/pkg/executor"
 )
 
-// profileEnv names the file that a role's CPU profile is written to; the signal profileEnd ends it.
+// profileEnv names the file that a role's CPU profile is written to, from the first profileSignal to the second.
 const (
-	profileEnv = "BENCH_CPUPROFILE"
-	profileEnd = syscall.SIGUSR1
+	profileEnv    = "BENCH_CPUPROFILE"
+	profileSignal = syscall.SIGUSR1
 )
 
 // role runs this program as an executor or a reconciler with the bench's tools beside those of its config:
@@ -29,9 +29,7 @@ func role() bool {
 	name := os.Args[1]
 	os.Args = append([]string{name}, os.Args[2:]...)
 	if file := os.Getenv(profileEnv); file != "" {
-		if err := profileUntilSignal(file); err != nil {
-			fail(err)
-		}
+		profileBySignal(file)
 	}
 	if name == "executor" {
 		executor.Main(tools()...)
@@ -67,20 +65,20 @@ func tools() []*connector.Tool {
 	return out
 }
 
-func profileUntilSignal(file string) error {
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	if err := pprof.StartCPUProfile(f); err != nil {
-		return err
-	}
-	end := make(chan os.Signal, 1)
-	signal.Notify(end, profileEnd)
+func profileBySignal(file string) {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, profileSignal)
 	go func() {
-		<-end
+		<-told
+		f, err := os.Create(file)
+		if err == nil {
+			err = pprof.StartCPUProfile(f)
+		}
+		if err != nil {
+			fail(err)
+		}
+		<-told
 		pprof.StopCPUProfile()
 		_ = f.Close()
 	}()
-	return nil
 }

@@ -156,8 +156,8 @@ func (w *world) executor(name string, concurrency int, env ...string) (*process,
 }
 
 // reconciler starts this program as a reconciler with the bench's tools, and waits until it is ready.
-func (w *world) reconciler(name string) (*process, error) {
-	p, err := w.serve(name, nil, os.Args[0], []string{"reconciler"})
+func (w *world) reconciler(name string, env ...string) (*process, error) {
+	p, err := w.serve(name, env, os.Args[0], []string{"reconciler"})
 	if err != nil {
 		return nil, err
 	}
