@@ -166,8 +166,8 @@ func (rc *Reconciler) settledThrough(stored uint64, mine bool) uint64 {
 		return stored
 	}
 	through := rc.through
-	for _, e := range rc.runs {
-		if ended(e.h.State) && e.seq <= through {
+	for _, e := range rc.ends {
+		if e.seq <= through {
 			through = e.seq - 1
 		}
 	}

@@ -112,6 +112,7 @@ type Reconciler struct {
 
 	mu      sync.Mutex
 	runs    map[run.ID]*entry
+	ends    map[run.ID]*entry // those of runs that have ended: few, while runs that wait may be many
 	queue   schedule
 	passed  map[run.ID]passage    // outcomes seen lately, for ends that are seen after them
 	letters map[run.ID][]lettered // messages seen, by run: one, but for what a crash left behind
@@ -153,7 +154,7 @@ type passage struct {
 // New makes a reconciler; Run starts it.
 func New(c Config) *Reconciler {
 	return &Reconciler{
-		Config: c, runs: map[run.ID]*entry{}, passed: map[run.ID]passage{}, letters: map[run.ID][]lettered{}, open: map[run.ID]string{},
+		Config: c, runs: map[run.ID]*entry{}, ends: map[run.ID]*entry{}, passed: map[run.ID]passage{}, letters: map[run.ID][]lettered{}, open: map[run.ID]string{},
 		kick: make(chan struct{}, 1), bursts: newBursts(), lookups: &lookups{byTool: map[string]chan struct{}{}}, overdue: map[run.ID]bool{}, told: map[run.ID]int{},
 	}
 }
@@ -237,7 +238,8 @@ func (rc *Reconciler) change(c Change) {
 		rc.poke()
 		return
 	case Reset:
-		rc.runs, rc.queue, rc.open, rc.through, rc.settled = map[run.ID]*entry{}, nil, map[run.ID]string{}, 0, 0
+		rc.runs, rc.ends, rc.queue = map[run.ID]*entry{}, map[run.ID]*entry{}, nil
+		rc.open, rc.through, rc.settled = map[run.ID]string{}, 0, 0
 		return
 	}
 	rc.through = max(rc.through, c.Seq)
@@ -269,6 +271,11 @@ func (rc *Reconciler) change(c Change) {
 		return
 	}
 	rc.runs[c.ID] = e
+	if ended(e.h.State) {
+		rc.ends[c.ID] = e
+	} else {
+		delete(rc.ends, c.ID) // another episode
+	}
 	rc.schedule(e, at)
 }
 

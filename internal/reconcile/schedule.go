@@ -141,5 +141,6 @@ func (rc *Reconciler) done(e *entry, seq uint64, keep bool, at time.Time) {
 // drop forgets a run that needs nobody any more; rc.mu is held.
 func (rc *Reconciler) drop(id run.ID) {
 	delete(rc.runs, id)
+	delete(rc.ends, id)
 	delete(rc.overdue, id)
 }
