@@ -39,8 +39,8 @@ fuzz: ## fuzz every fuzz target for FUZZTIME each
 		done; \
 	done
 
-bench: ## measure speed beside its floor; writes bench.json
-	$(GO) run ./internal/bench
+bench: ## measure speed beside its floor, and fleets of processes (ONLY=fleet,idle,… for a part); writes bench.json
+	$(GO) run ./internal/bench $(if $(ONLY),-only $(ONLY))
 
 lint: ## vet, staticcheck, gofumpt
 	$(GO) vet ./...

@@ -58,7 +58,7 @@ func main() {
 	out := flag.String("out", "bench.json", "file for the rows as JSON")
 	n := flag.Int("n", 20000, "jobs of an ordinary row")
 	big := flag.Int("big", 200000, "jobs of the row with the large backlog; 0 leaves it out")
-	quick := flag.Bool("quick", false, "only concurrency 256 and the latency")
+	quick := flag.Bool("quick", false, "of the table only concurrency 256 and the latency, and without -only nothing else")
 	profile := flag.String("cpuprofile", "", "with -one: write a CPU profile of the measured part")
 	only := flag.String("only", "", "measure these only, separated by commas: "+strings.Join(partNames, ", "))
 	b := &parts{}
@@ -86,6 +86,9 @@ func main() {
 		return
 	}
 	b.n = *n
+	if *quick && *only == "" {
+		*only = "table"
+	}
 	if err := all(*out, *only, *big, *quick, b); err != nil {
 		fail(err)
 	}
