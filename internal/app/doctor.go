@@ -190,7 +190,21 @@ func (d *doctor) server(ctx context.Context, monitor string) {
 	}
 	d.streams(ctx, js)
 	d.consumers(ctx, js)
+	d.ahead(ctx, nc)
 	d.permissions(ctx, nc)
+}
+
+// ahead asks for a job that is not there, as an executor looks ahead in the queue.
+func (d *doctor) ahead(ctx context.Context, nc *nats.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	_, err := nc.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+bus.JobsStream, []byte(`{"last_by_subj":"agentrun.jobs.doctor.doctor.doctor"}`))
+	if err != nil {
+		d.find("fairness", Doubtful, "give this user the direct gets that deploy/nats/accounts.conf gives to executor; start an executor, which makes the stream answer them",
+			"the queue cannot be read ahead (%v): jobs are taken first come, first served, without regard to tenants and priority", err)
+		return
+	}
+	d.find("fairness", Well, "", "the queue can be read ahead")
 }
 
 func (d *doctor) told(_ *nats.Conn, _ *nats.Subscription, err error) {

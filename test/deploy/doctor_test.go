@@ -53,7 +53,7 @@ func TestTheDoctorFindsNothingWhereAllIsWell(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	for _, check := range []string{"config", "tool apply_credit", "journal", "nats", "max payload", "sync", "clock", "AGENTRUN_RUNS", "AGENTRUN_JOBS", "queue default", "permissions"} {
+	for _, check := range []string{"config", "tool apply_credit", "journal", "nats", "max payload", "sync", "clock", "AGENTRUN_RUNS", "AGENTRUN_JOBS", "queue default", "fairness", "permissions"} {
 		if _, ok := found[check]; !ok {
 			t.Errorf("%s was not checked", check)
 		}
@@ -112,6 +112,7 @@ func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
 		"AGENTRUN_WAKES":       {app.Doubtful, "not there yet"},
 		"queue default":        {app.Doubtful, "not pulled"},
 		"AGENTRUN_DEADLETTERS": {app.Doubtful, "not there yet"},
+		"fairness":             {app.Doubtful, "first come, first served"},
 	} {
 		if f := found[check]; f.Health != want.health || !strings.Contains(f.Found, want.text) {
 			t.Errorf("%s: %+v, wanted %s, %q", check, f, want.health, want.text)
