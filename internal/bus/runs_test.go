@@ -65,7 +65,13 @@ func streamState(t testing.TB, server *bustest.Server, stream string) jetstream.
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := js.Stream(deadline(t), stream)
+	var s jetstream.Stream
+	// The server acknowledges what is published into a new stream a moment before it lists the stream (stream.go,
+	// "Register with our account last").
+	bustest.Eventually(t, stream+" is listed", func() bool {
+		s, err = js.Stream(deadline(t), stream)
+		return !errors.Is(err, jetstream.ErrStreamNotFound)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
