@@ -25,7 +25,7 @@ func SpareMemory() {
 const (
 	// busyRoom is how much garbage may pile up between two collections while there is work. A process without a server has
 	// a few MB in use; to collect whenever they have doubled costs it a sixth of its CPU.
-	busyRoom = 24 << 20
+	busyRoom = 16 << 20
 	// memoryLook is how often the process looks whether there is work: whether it has allocated busyBytes since.
 	memoryLook = time.Second
 	busyBytes  = 2 << 20

@@ -16,10 +16,10 @@ func TestBusyPercent(t *testing.T) {
 	}{
 		{0, gcMost},
 		{1, gcMost},
-		{3 * mb, gcMost},
-		{4 * mb, 600},
-		{12 * mb, 200},
-		{24 * mb, gcDefault},
+		{2 * mb, gcMost},
+		{4 * mb, 400},
+		{8 * mb, 200},
+		{16 * mb, gcDefault},
 		{2000 * mb, gcDefault},
 	} {
 		if got := busyPercent(x.inUse); got != x.want {
