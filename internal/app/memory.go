@@ -39,9 +39,13 @@ const (
 // keepMemory lets the garbage collector run less often while there is work, and gives memory back to the system when the
 // work is over, until ctx ends. Without tune, and with GOGC set, how often it runs is somebody else's to say.
 func keepMemory(ctx context.Context, tune bool) {
-	k := &keeper{tune: tune && os.Getenv("GOGC") == "", percent: gcDefault}
+	k := newKeeper(tune)
 	k.set(true) // to start is work
 	go k.run(ctx)
+}
+
+func newKeeper(tune bool) *keeper {
+	return &keeper{tune: tune && os.Getenv("GOGC") == "", percent: gcDefault}
 }
 
 type keeper struct {
