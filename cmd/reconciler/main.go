@@ -58,7 +58,10 @@ func run(ctx context.Context, args []string, env app.Env) int {
 		return env.Report(full, app.ExitOK, c.Audit.run(ctx, env, full))
 	}
 	c.Serve.Log, c.Serve.Lookup, c.Serve.Reload = env.Stderr, env.Lookup, env.Reload
-	return env.Serve(ctx, full, c.Serve.Complete, func(ctx context.Context) error { return app.Reconciler(ctx, c.Serve.ReconcilerConfig) })
+	return env.Serve(ctx, full, c.Serve.Complete, func(ctx context.Context) error {
+		app.KeepMemory(ctx, true)
+		return app.Reconciler(ctx, c.Serve.ReconcilerConfig)
+	})
 }
 
 // task is an operator command.

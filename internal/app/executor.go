@@ -43,7 +43,6 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 		return err
 	}
 	defer p.close()
-	keepMemory(ctx, !c.EmbeddedNATS)
 	if c.EmbeddedNATS {
 		nats, err := embed(&c)
 		if err != nil {

@@ -21,7 +21,7 @@ func SpareMemory() {
 	}
 }
 
-// Of keepMemory: docs/performance.md has the figures.
+// Of KeepMemory: docs/performance.md has the figures.
 const (
 	// busyRoom is how much garbage may pile up between two collections while there is work. A process without a server has
 	// a few MB in use; to collect whenever they have doubled costs it a sixth of its CPU.
@@ -36,9 +36,10 @@ const (
 	gcMost    = 800
 )
 
-// keepMemory lets the garbage collector run less often while there is work, and gives memory back to the system when the
-// work is over, until ctx ends. Without tune, and with GOGC set, how often it runs is somebody else's to say.
-func keepMemory(ctx context.Context, tune bool) {
+// KeepMemory lets the garbage collector run less often while there is work, and gives memory back to the system when the
+// work is over, until ctx ends. Without tune, and with GOGC set, how often it runs is somebody else's to say. The collector
+// is the process's: a command calls this, once.
+func KeepMemory(ctx context.Context, tune bool) {
 	k := newKeeper(tune)
 	k.set(true) // to start is work
 	go k.run(ctx)

@@ -33,7 +33,6 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 		return err
 	}
 	defer p.close()
-	keepMemory(ctx, true)
 	conn, err := connect(&c.Process, p, "reconciler")
 	if err != nil {
 		return err

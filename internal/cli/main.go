@@ -47,7 +47,10 @@ func Run(ctx context.Context, args []string, env app.Env, tools ...*connector.To
 	case "serve":
 		c.Serve.Tools = tools
 		c.Serve.Log, c.Serve.Lookup, c.Serve.Reload = env.Stderr, env.Lookup, env.Reload
-		return env.Serve(ctx, full, c.Serve.Complete, func(ctx context.Context) error { return app.Executor(ctx, c.Serve.ExecutorConfig) })
+		return env.Serve(ctx, full, c.Serve.Complete, func(ctx context.Context) error {
+			app.KeepMemory(ctx, !c.Serve.EmbeddedNATS)
+			return app.Executor(ctx, c.Serve.ExecutorConfig)
+		})
 	case "check":
 		return c.Check.run(ctx, env, tools)
 	case "submit":
