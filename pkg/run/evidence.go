@@ -279,6 +279,10 @@ func (r *Run) again(s *Step, f Fail, tool *Tool, retryAfter int64, src Source) {
 	if tool != nil && f.Row.Code != envelope.CodeVerifiedAbsent && f.Row.Code != envelope.CodeWorkerLost {
 		if retryAfter > tool.Retry.MaxRetryAfter.Milliseconds() || retryAfter > 0 && retryAfter > int64(r.Deadline-now) {
 			s.NotBefore = safeAdd(now, retryAfter)
+			if s.Unsettled {
+				r.unverifiable(s, f.Row.Code, now) // an earlier dispatch is still unknown
+				return
+			}
 			f.Row = f.Row.Escalated()
 			r.fail(s, f, now)
 			return

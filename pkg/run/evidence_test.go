@@ -483,6 +483,16 @@ func TestIdempotentFor(t *testing.T) {
 	}
 	d.ended(envelope.NeedsHuman, envelope.CodeVerificationUnavailable, "a")
 
+	// One that asks for more time than there is ends the step, as unknown as it was: nothing was said of the first dispatch.
+	d = unknownKeyed()
+	d.pass(time.Second)
+	limited.RetryAfter = 30 * 24 * 3600_000
+	d.call("a", limited)
+	d.ended(envelope.NeedsHuman, envelope.CodeVerificationUnavailable, "a")
+	if got := d.r.Step("a").Fail.Row.CommitState; got != envelope.Unknown {
+		t.Errorf("the step says %s", got)
+	}
+
 	// Proof of the first dispatch is proof of the operation, also while the second is out.
 	d = unknownKeyed()
 	d.pass(time.Second)
