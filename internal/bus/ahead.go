@@ -3,7 +3,6 @@ package bus
 import (
 	"hash/maphash"
 	"iter"
-	"slices"
 )
 
 const (
@@ -24,7 +23,8 @@ type ahead struct {
 	floor uint64 // all up to here have been delivered
 	next  uint64 // the first that has not been looked at
 	lanes map[string]*lane
-	order []marked // all of them, oldest first, and some that are gone
+	runs  map[uint64]uint64 // of each run that has been seen here the latest message
+	order []marked          // all of them, oldest first, and some that are gone
 	taken map[uint64]bool
 	n     int
 }
@@ -34,12 +34,12 @@ type marked struct {
 	tenant string
 }
 
-// lane is one tenant's. Of a run that has several messages here only the oldest can be taken: a run's jobs keep their order.
+// lane is one tenant's. Of a run that has several messages here it has the oldest only; the others come in their order, behind
+// it or its second delivery: a run's jobs keep their order.
 type lane struct {
 	byPriority [priorities][]entry
-	behind     map[uint64][]entry // by run that is in byPriority: what comes after
-	n          int                // in byPriority
-	outOfTurn  int                // taken since the oldest was
+	n          int // in byPriority
+	outOfTurn  int // taken since the oldest was
 }
 
 type entry struct {
@@ -48,7 +48,9 @@ type entry struct {
 	priority int
 }
 
-func newAhead() *ahead { return &ahead{lanes: map[string]*lane{}, taken: map[uint64]bool{}} }
+func newAhead() *ahead {
+	return &ahead{lanes: map[string]*lane{}, runs: map[uint64]uint64{}, taken: map[uint64]bool{}}
+}
 
 // add appends a message; they come in the order of their sequences.
 func (a *ahead) add(seq uint64, tenant, runID string, priority int) {
@@ -56,46 +58,36 @@ func (a *ahead) add(seq uint64, tenant, runID string, priority int) {
 	if seq <= a.floor {
 		return
 	}
+	run, seen := a.see(seq, tenant, runID)
+	if seen {
+		return
+	}
 	l := a.lanes[tenant]
 	if l == nil {
-		l = &lane{behind: map[uint64][]entry{}}
+		l = &lane{}
 		a.lanes[tenant] = l
 	}
-	e := entry{seq, maphash.String(runSeed, runID), priority}
-	if later, ok := l.behind[e.run]; ok {
-		l.behind[e.run] = append(later, e)
-	} else {
-		l.insert(e)
-	}
+	l.byPriority[priority] = append(l.byPriority[priority], entry{seq, run, priority})
+	l.n++
 	a.order = append(a.order, marked{seq, tenant})
 	a.n++
 }
 
-func (l *lane) insert(e entry) {
-	line := l.byPriority[e.priority]
-	at := len(line)
-	for at > 0 && line[at-1].seq > e.seq {
-		at--
-	}
-	l.byPriority[e.priority] = slices.Insert(line, at, e)
-	if _, ok := l.behind[e.run]; !ok {
-		l.behind[e.run] = nil
-	}
-	l.n++
+// see notes a message of a run, and reports whether an earlier one has been seen; nothing of the run is taken out of its
+// order until all of them have been delivered.
+func (a *ahead) see(seq uint64, tenant, runID string) (run uint64, seen bool) {
+	a.next = seq + 1
+	run = maphash.String(runSeed, tenant+"."+runID)
+	_, seen = a.runs[run]
+	a.runs[run] = seq
+	return run, seen
 }
 
-// drop removes the oldest of a priority; what comes after it in its run moves up.
+// drop removes the oldest of a priority.
 func (a *ahead) drop(tenant string, l *lane, priority int) {
-	e := l.byPriority[priority][0]
 	l.byPriority[priority] = l.byPriority[priority][1:]
 	l.n--
 	a.n--
-	later := l.behind[e.run]
-	delete(l.behind, e.run)
-	if len(later) > 0 {
-		l.insert(later[0])
-		l.behind[e.run] = later[1:]
-	}
 	if l.n == 0 {
 		delete(a.lanes, tenant)
 	}
@@ -114,6 +106,14 @@ func (a *ahead) prune() {
 	for tenant := range a.lanes {
 		a.has(tenant)
 	}
+	if len(a.runs) <= 2*a.n {
+		return
+	}
+	for run, seq := range a.runs {
+		if seq <= a.floor {
+			delete(a.runs, run)
+		}
+	}
 }
 
 // has reports whether the tenant has something that has not been delivered, and forgets what has.
@@ -122,13 +122,9 @@ func (a *ahead) has(tenant string) bool {
 	if l == nil {
 		return false
 	}
-	for again := true; again; { // what moves up may belong to a priority that was done already
-		again = false
-		for p := range l.byPriority {
-			for len(l.byPriority[p]) > 0 && l.byPriority[p][0].seq <= a.floor {
-				a.drop(tenant, l, p)
-				again = true
-			}
+	for p := range l.byPriority {
+		for len(l.byPriority[p]) > 0 && l.byPriority[p][0].seq <= a.floor {
+			a.drop(tenant, l, p)
 		}
 	}
 	return l.n > 0

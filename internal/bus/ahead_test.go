@@ -44,22 +44,34 @@ func TestSamePriorityInTheirOrder(t *testing.T) {
 	}
 }
 
-// A run's jobs keep their order, whatever their priorities say.
+// A run's jobs keep their order, whatever their priorities say: only its first is taken out of turn, also when that has been
+// taken before the next is seen.
 func TestJobsOfOneRunKeepTheirOrder(t *testing.T) {
 	a := newAhead()
 	a.add(1, "acme", "r", 2)
 	a.add(2, "acme", "r", 9)
 	a.add(3, "acme", "r", 0)
 	a.add(4, "acme", "other", 5)
-	if got := takeAll(a, "acme"); !slices.Equal(got, []uint64{4, 1, 2, 3}) {
+	if got := takeAll(a, "acme"); !slices.Equal(got, []uint64{4, 1}) {
 		t.Errorf("taken in the order %v", got)
+	}
+	a.add(5, "acme", "r", 9)
+	a.add(6, "globex", "r", 9) // another run of that name
+	if got := append(takeAll(a, "acme"), takeAll(a, "globex")...); !slices.Equal(got, []uint64{6}) {
+		t.Errorf("taken later: %v", got)
+	}
+	a.delivered(5)
+	a.prune()
+	a.add(7, "acme", "r", 5)
+	if got := takeAll(a, "acme"); !slices.Equal(got, []uint64{7}) {
+		t.Errorf("once all of its earlier ones were delivered: %v", got)
 	}
 }
 
 func TestWhatWasDeliveredIsForgotten(t *testing.T) {
 	a := newAhead()
 	for i := range 10 {
-		a.add(uint64(1+i), "acme", "one run", 9-i)
+		a.add(uint64(1+i), "acme", fmt.Sprint("r", i), 9-i)
 	}
 	a.add(11, "globex", "r", 5)
 	a.delivered(9)
@@ -67,11 +79,11 @@ func TestWhatWasDeliveredIsForgotten(t *testing.T) {
 		t.Errorf("the head is %v", head)
 	}
 	if !a.has("acme") || a.take("acme") != 10 || a.has("acme") {
-		t.Error("the last of the run was not delivered, and is there to take once")
+		t.Error("the last was not delivered, and is there to take once")
 	}
 	a.delivered(11)
 	a.prune()
-	if len(a.lanes) != 0 || len(a.order) != 0 || len(a.taken) != 0 || a.n != 0 || !a.plain() {
+	if len(a.lanes) != 0 || len(a.order) != 0 || len(a.taken) != 0 || len(a.runs) != 0 || a.n != 0 || !a.plain() {
 		t.Errorf("left: %d lanes, %d in order, %d taken, %d in all", len(a.lanes), len(a.order), len(a.taken), a.n)
 	}
 }
@@ -111,7 +123,7 @@ func TestAheadInAnyOrder(t *testing.T) {
 		}
 		a.delivered(seq)
 		a.prune()
-		if len(a.lanes) != 0 || len(a.order) != 0 || len(a.taken) != 0 || a.n != 0 {
+		if len(a.lanes) != 0 || len(a.order) != 0 || len(a.taken) != 0 || len(a.runs) != 0 || a.n != 0 {
 			t.Fatalf("seed %d: left: %d lanes, %d in order, %d taken, %d in all", seed, len(a.lanes), len(a.order), len(a.taken), a.n)
 		}
 	}

@@ -20,12 +20,12 @@ const (
 	lookBytes = 1 << 20
 	// lookRate is how many messages a second all executors together look at ahead of their delivery.
 	lookRate = 10_000
-	// lookAgain is after how long one tries again who may not look, or whose server cannot.
-	lookAgain = 30 * time.Second
+	// lookAgain is after how long one tries again whose question was not answered: it may not look, or a server is away.
+	lookAgain = 5 * time.Second
 	askWait   = 2 * time.Second
 )
 
-var errCannotLook = errors.New("the stream does not answer direct gets of this user")
+var errCannotLook = errors.New("no answer to a direct get: this user may not make it, or a server of the stream does not answer")
 
 // look finds out what of a source's backlog has not been delivered yet, as far as budget messages reach; it returns how
 // many it read. Nothing is decided by what it finds but whose turn it is: every claim is settled by the run's record.
@@ -59,11 +59,12 @@ func (p *Puller) look(ctx context.Context, s *source, budget int) (read int, err
 		}
 		p.mu.Lock()
 		for _, m := range batch {
-			if s.kind == Job && p.turns.Claims.avoided(m.Seq) {
-				continue
-			}
 			tokens := parseQueueSubject(s.prefix, m.Subject)
 			tenant, priority := tokens.ID.Tenant, run.DefaultPriority
+			if s.kind == Job && p.turns.Claims.avoided(m.Seq) {
+				s.ahead.see(m.Seq, tenant, tokens.ID.Run)
+				continue
+			}
 			if !tokens.Valid {
 				tenant = InvalidTenant
 			} else if s.kind == Job {

@@ -24,12 +24,14 @@ const (
 	excessDelay = 250 * time.Millisecond
 	// waryMost bounds how long a look ahead is waited for before more is pulled for a tenant at its cap.
 	waryMost = time.Second
+	// probeEvery is how often something is pulled while all that is known to wait is of tenants at their cap.
+	probeEvery = time.Second
 )
 
 // Puller takes deliveries from the jobs and wakes of some queues, only for slots that are free. Each of them has at
 // most one pull request out, so that it is always known how much was asked for. Slots are divided among the queues that
 // have something; while all are empty each waits with as many requests as there are slots, and what arrives beyond
-// that is given back at once: nothing is held that has no slot.
+// that is given back at once, and handed on without a slot when it comes again: nothing else is held that has no slot.
 //
 // A consumer delivers in the order of arrival. Behind a backlog the puller therefore looks ahead, and takes a job whose turn
 // it is before those that came earlier: see claim.
@@ -82,6 +84,7 @@ type source struct {
 	promised []string // tenants whose messages the request that is out should be answered with
 	looked   time.Time
 	wary     time.Time // when a delivery last brought a tenant to its cap
+	probed   time.Time // when something was last pulled although all that is known is of tenants at their cap
 }
 
 // NewPuller subscribes; nothing is pulled before Want. deliver is called from one goroutine for each queue and kind,
@@ -301,7 +304,8 @@ func (p *Puller) divide(idle []*source, available int, now time.Time) []pull {
 }
 
 // choose says how many of n slots to pull for, and takes messages whose turn it is for others; p.mu is held. It leaves
-// slots unused only if everything that is known to wait is of tenants that have reached their cap.
+// slots unused only if everything that is known to wait is of tenants that have reached their cap, and then one every
+// probeEvery is pulled for all the same.
 func (p *Puller) choose(s *source, n int) (batch, claimed int) {
 	if s.pending > 0 && s.wary.After(s.looked) && time.Since(s.wary) < waryMost {
 		return 0, 0 // the scout comes first
@@ -315,6 +319,12 @@ func (p *Puller) choose(s *source, n int) (batch, claimed int) {
 			return n - claimed, claimed // nothing more is known: as they come
 		}
 		if !ok {
+			// What was given back, or lost by an executor that died, is in no lane and may be of another tenant: now and then one
+			// is pulled for it, at the price of one of a capped tenant that waits here without a slot.
+			if now := time.Now(); batch+claimed == 0 && now.Sub(s.probed) >= probeEvery {
+				s.probed = now
+				batch++
+			}
 			break
 		}
 		if head, ok := s.ahead.head(); ok && p.asGood(s, head, tenant) {
@@ -415,6 +425,9 @@ func (p *Puller) receive(s *source, m *nats.Msg) {
 	room := p.free > 0 && !p.ended && !held
 	if room {
 		p.free--
+	} else if d.Redelivered && !p.ended && !held {
+		// It has met no slot before. Given back again and again it would get one only by luck: it waits for its turn here.
+		room = true
 	}
 	promised := ""
 	if len(s.promised) > 0 {

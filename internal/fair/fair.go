@@ -48,8 +48,8 @@ func (l Limit) full(n int) bool { return l.Concurrency > 0 && n >= l.Concurrency
 
 // turn is a tenant's place in the order; the least comes first.
 type turn struct {
-	load, start float64
-	tie         uint64
+	load, start, finish float64
+	tie                 uint64
 }
 
 func (a turn) before(b turn) bool {
@@ -58,6 +58,8 @@ func (a turn) before(b turn) bool {
 		return a.load < b.load
 	case a.start != b.start:
 		return a.start < b.start
+	case a.finish != b.finish:
+		return a.finish < b.finish // of those that the clock has overtaken, who was served least
 	}
 	return a.tie < b.tie
 }
@@ -68,7 +70,7 @@ func (s *Shares) turnOf(tenant string) (t turn, full bool) {
 	t = turn{start: s.clock, tie: maphash.String(s.seed, tenant)}
 	if h := s.of[tenant]; h != nil {
 		t.load = float64(h.running+h.promised) / l.weight()
-		t.start = max(t.start, h.finish)
+		t.start, t.finish = max(t.start, h.finish), h.finish
 		full = l.full(h.running + h.promised)
 	}
 	return t, full
@@ -99,13 +101,14 @@ func (s *Shares) Before(a, b string) bool {
 	return full || ta.before(tb)
 }
 
-// Even reports whether it may as well be tenant's turn as first's: only chance has put the one before the other.
+// Even reports whether it may as well be tenant's turn as first's: it is ahead by no more than one start, of those that the
+// clock has overtaken.
 func (s *Shares) Even(tenant, first string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, full := s.turnOf(tenant)
 	f, _ := s.turnOf(first)
-	return !full && t.load <= f.load && t.start <= f.start
+	return !full && t.load <= f.load && t.start <= f.start && t.finish <= f.finish+1/s.limit(tenant).weight()
 }
 
 // Capped reports whether the tenant has a cap at all.

@@ -69,6 +69,35 @@ func TestServedByWeight(t *testing.T) {
 	}
 }
 
+// Some are served out of turn, so that the clock overtakes the others. They are served in turn all the same: nobody is left
+// behind by chance.
+func TestOvertakenTenantsAreServedInTurn(t *testing.T) {
+	s := of(nil)
+	random := rand.New(rand.NewPCG(7, 7))
+	tenants := make([]string, 500)
+	for i := range tenants {
+		tenants[i] = fmt.Sprint("t", i)
+	}
+	served := map[string]int{}
+	serve := func(tenant string) {
+		s.Start(tenant)
+		s.End(tenant)
+		served[tenant]++
+	}
+	for range 20 * len(tenants) {
+		first, _ := s.First(slices.Values(tenants))
+		serve(first)
+		if random.IntN(20) == 0 {
+			serve(tenants[random.IntN(10)]) // whose messages come by themselves
+		}
+	}
+	for _, tenant := range tenants[10:] {
+		if n := served[tenant]; n < 17 || n > 25 {
+			t.Errorf("%s was served %d times in twenty rounds", tenant, n)
+		}
+	}
+}
+
 func TestCapIsNeverPassed(t *testing.T) {
 	s := of(map[string]Limit{"a": {Concurrency: 2}})
 	for range 2 {

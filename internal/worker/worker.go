@@ -205,12 +205,13 @@ func (w *Worker) Deliver(d Delivery) {
 	w.mu.Lock()
 	if away := !w.current(); away || w.ended || w.isDraining() {
 		w.mu.Unlock()
-		if granted {
-			w.slots.release(d.ID.Tenant, 1)
-		}
 		delay := time.Duration(0)
 		if away {
 			delay = storeDelay // the journal has not been settled with this store yet
+		}
+		if granted {
+			// The slot is away as long as its job: else the whole queue would go through it meanwhile.
+			time.AfterFunc(delay, func() { w.slots.release(d.ID.Tenant, 1) })
 		}
 		_ = d.Release(delay)
 		return
@@ -334,8 +335,11 @@ func newID() string {
 	return id.String()
 }
 
-// Refresh asks for the tools' limits again, after the config or the size of the fleet has changed.
-func (w *Worker) Refresh() { w.gates.refresh() }
+// Refresh asks for the limits of tools and tenants again, after the config or the size of the fleet has changed.
+func (w *Worker) Refresh() {
+	w.gates.refresh()
+	w.slots.again()
+}
 
 // Sharing reports whether this executor has, or just had, calls to make whose rate the fleet shares.
 func (w *Worker) Sharing() bool { return w.gates.sharing(time.Now()) }
