@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -37,17 +39,35 @@ func (s auditSource) Outcomes(ctx context.Context, fn func(audit.Outcome)) error
 	})
 }
 
-// Audit checks everything that is stored against the nine rules. The error is about reading, not about what was found.
+// Audit checks everything that is stored against the nine rules. The error is about reading, not about what was found; a
+// permission that the server refuses, or an account without the streams, ends it at once.
 func Audit(ctx context.Context, c Connection, name string) (*audit.Report, error) {
-	conn, err := bus.Connect(bus.Options{
-		URL: c.NATS, Name: name, Creds: c.Creds, TLSCA: c.TLSCA, TLSCert: c.TLSCert, TLSKey: c.TLSKey,
-	})
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	o := c.bus(name)
+	o.Logger = slog.New(slog.DiscardHandler) // the error says it
+	o.Refused = func(err error) {
+		cancel(fmt.Errorf("the server refuses this user what an audit needs (the user auditor of deploy/nats/accounts.conf has it): %w", err))
+	}
+	conn, err := bus.Connect(o)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
+	report, err := auditOn(ctx, conn)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return nil, cause
+	}
+	return report, err
+}
+
+func auditOn(ctx context.Context, conn *bus.Conn) (*audit.Report, error) {
 	if err := conn.WaitConnected(ctx); err != nil {
 		return nil, err
+	}
+	// Whoever serves waits for the streams; an audit of none would wait for ever.
+	if err := conn.Require(ctx, bus.ResultsStream, bus.LettersStream, bus.RunsStream); err != nil {
+		return nil, fmt.Errorf("%w (is this a user of the fleet's account, and has a reconciler been started?)", err)
 	}
 	return audit.All(ctx, auditSource{conn}, store{conn}, envelope.TimeOf(time.Now()))
 }

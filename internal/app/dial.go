@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/agentrun/executor/internal/bus"
 )
 
 // dialTimeout bounds one attempt to reach a server.
@@ -21,7 +23,15 @@ func Dial(c Connection, name string) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// options are the client options that the flags of a connection stand for.
+// bus is what the flags of a connection stand for where the streams are used. Every connection to them is made from it, so
+// that no command can leave a flag out.
+func (c Connection) bus(name string) bus.Options {
+	return bus.Options{
+		URL: c.NATS, Name: name, Creds: c.Creds, TLSCA: c.TLSCA, TLSCert: c.TLSCert, TLSKey: c.TLSKey, InboxPrefix: c.Inbox,
+	}
+}
+
+// options are the same for the plain client.
 func options(c Connection) []nats.Option {
 	var opts []nats.Option
 	if c.Creds != "" {

@@ -124,10 +124,9 @@ func streams(c *Process, queues ...string) bus.Config {
 
 // connect begins to connect, for ever: a server that is away is a matter of readiness, not an error.
 func connect(c *Process, p *process, name string) (*bus.Conn, error) {
-	conn, err := bus.Connect(bus.Options{
-		URL: c.NATS, Name: name + " " + c.ID, Creds: c.Creds, TLSCA: c.TLSCA, TLSCert: c.TLSCert, TLSKey: c.TLSKey,
-		InboxPrefix: c.Inbox, Logger: p.log,
-	})
+	o := c.Connection.bus(name + " " + c.ID)
+	o.Logger = p.log
+	conn, err := bus.Connect(o)
 	if err != nil {
 		return nil, err
 	}

@@ -55,6 +55,10 @@ type Options struct {
 	InProcess   nats.InProcessConnProvider
 	Logger      *slog.Logger // default: slog.Default()
 
+	// Refused is called, from the client's own goroutine, with what the server says when this user lacks a permission;
+	// optional. A process that serves goes on asking, since permissions may be granted; a command ends.
+	Refused func(error)
+
 	// AttemptTimeout is how long one attempt of a write or request waits for its answer before it is sent again;
 	// default 2s, doubled with each attempt up to 10s.
 	AttemptTimeout time.Duration
@@ -156,6 +160,9 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { c.stateChanged() }),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			if o.Refused != nil && errors.Is(err, nats.ErrPermissionViolation) {
+				o.Refused(err)
+			}
 			if sub != nil {
 				c.log.Error("nats", "subject", sub.Subject, "error", err)
 				return

@@ -166,6 +166,16 @@ func (c *Conn) Setup(ctx context.Context, cfg Config) error {
 	return nil
 }
 
+// Require returns an error that names the first of these streams that this user's account does not have, or nil.
+func (c *Conn) Require(ctx context.Context, streams ...string) error {
+	for _, name := range streams {
+		if _, err := c.js.Stream(ctx, name); err != nil {
+			return fmt.Errorf("bus: stream %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
 // hopeless reports whether trying again cannot help: the configuration is refused, not the moment.
 func hopeless(err error) bool {
 	var differs *Difference

@@ -80,6 +80,15 @@ func TestWhatEachUserIsRefused(t *testing.T) {
 			{what: "read outcomes", subscribe: "agentrun.results.acme.>"},
 			{what: "make an operator call", publish: "agentrun.op.runs.cancel.acme"},
 		}, unprivileged...),
+		"auditor": {
+			{what: "publish a job", publish: "agentrun.jobs.default.acme.r1"},
+			{what: "write a record", publish: "agentrun.runs.acme.r1"},
+			{what: "write an outcome", publish: "agentrun.results.acme.r1.run"},
+			{what: "write a letter", publish: "agentrun.deadletters.acme.o.r1"},
+			{what: "delete a letter", publish: "$JS.API.STREAM.MSG.DELETE.AGENTRUN_DEADLETTERS", body: `{"seq":1}`},
+			{what: "make a consumer on the jobs", publish: "$JS.API.CONSUMER.CREATE.AGENTRUN_JOBS.x.agentrun.jobs.>"},
+			{what: "make an operator call", publish: "agentrun.op.runs.cancel.acme"},
+		},
 		"executor": {
 			{what: "publish a job", publish: "agentrun.jobs.default.acme.r1"},
 			{what: "say which reconciler is active", publish: "agentrun.runs._fleet.reconciler"},
