@@ -43,7 +43,7 @@ func (rc *Reconciler) tendEnd(ctx context.Context, e *entry, h *record.Handle) e
 		}
 	}
 	rc.mu.Lock()
-	if open {
+	if settled := e.seq > h.Seq && rc.open[e.id] == ""; open && !settled {
 		rc.told[e.id] = r.Episode
 	} else {
 		delete(rc.told, e.id)

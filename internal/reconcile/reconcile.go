@@ -240,6 +240,7 @@ func (rc *Reconciler) change(c Change) {
 	case Reset:
 		rc.runs, rc.ends, rc.queue = map[run.ID]*entry{}, map[run.ID]*entry{}, nil
 		rc.open, rc.through, rc.settled = map[run.ID]string{}, 0, 0
+		rc.told, rc.overdue = map[run.ID]int{}, map[run.ID]bool{} // an end of the new store is another end
 		return
 	}
 	rc.through = max(rc.through, c.Seq)
@@ -258,6 +259,7 @@ func (rc *Reconciler) change(c Change) {
 		rc.open[c.ID] = c.Header.Letter
 	} else {
 		delete(rc.open, c.ID)
+		delete(rc.told, c.ID) // however the letter was settled
 	}
 	if lease, ok := record.ParseLease(c.Header.Lease); !ok {
 		e.lease = record.Lease{}

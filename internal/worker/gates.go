@@ -11,40 +11,69 @@ import (
 )
 
 // gates keeps what each tool can bear on this executor: calls at once, calls per second, and a breaker. Who waits at a
-// gate holds no slot.
+// gate holds no slot. Only tools that the executor has get a gate of their own: names come from publishers, who could fill
+// its memory with them.
 type gates struct {
-	limits func(tool string) Limits
-	share  func(tenant string) fair.Limit // of which only the weight counts
-	told   func(tool string, open bool)
-	mu     sync.Mutex
-	byTool map[string]*gate
-	parked map[*loop]bool // runs that hold no slot and wait for a tool
+	limits  func(tool string) (l Limits, has bool)
+	share   func(tenant string) fair.Limit // of which only the weight counts
+	told    func(tool string, open bool)
+	mu      sync.Mutex
+	byTool  map[string]*gate
+	nowhere *gate          // of every name that is no tool here: open, and asked only so that the step can be refused
+	parked  map[*loop]bool // runs that hold no slot and wait for a tool
 }
 
-func newGates(limits func(string) Limits, share func(string) fair.Limit, told func(string, bool)) *gates {
-	return &gates{limits: limits, share: share, told: told, byTool: map[string]*gate{}, parked: map[*loop]bool{}}
+func newGates(limits func(string) (Limits, bool), share func(string) fair.Limit, told func(string, bool)) *gates {
+	g := &gates{limits: limits, share: share, told: told, byTool: map[string]*gate{}, parked: map[*loop]bool{}}
+	g.nowhere = g.make("")
+	g.nowhere.end()
+	return g
+}
+
+// limitsOf are the limits of a tool that the executor has.
+func limitsOf(t Tools) func(string) (Limits, bool) {
+	return func(name string) (Limits, bool) {
+		if _, has := t.Tool(name); !has {
+			return Limits{}, false
+		}
+		return t.Limits(name), true
+	}
 }
 
 // of returns the tool's gate.
 func (g *gates) of(tool string) *gate {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t, ok := g.byTool[tool]
-	if !ok {
-		shares := fair.New(func(tenant string) fair.Limit { return fair.Limit{Weight: g.share(tenant).Weight} })
-		t = &gate{told: func(open bool) { g.told(tool, open) }, shares: shares, queue: fair.NewQueue[chan struct{}](shares)}
-		t.set(g.limits(tool))
-		g.byTool[tool] = t
+	if t := g.byTool[tool]; t != nil {
+		return t
 	}
+	limits, has := g.limits(tool)
+	if !has {
+		return g.nowhere
+	}
+	t := g.make(tool)
+	t.set(limits)
+	g.byTool[tool] = t
 	return t
 }
 
-// refresh asks for every tool's limits again: the config, or the size of the fleet, has changed.
+func (g *gates) make(tool string) *gate {
+	shares := fair.New(func(tenant string) fair.Limit { return fair.Limit{Weight: g.share(tenant).Weight} })
+	return &gate{told: func(open bool) { g.told(tool, open) }, shares: shares, queue: fair.NewQueue[chan struct{}](shares)}
+}
+
+// refresh asks for every tool's limits again: the config, or the size of the fleet, has changed. The gate of a tool that is
+// gone lets everyone through, to be refused, and is forgotten: who is at it still holds it.
 func (g *gates) refresh() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for tool, t := range g.byTool {
-		t.set(g.limits(tool))
+		limits, has := g.limits(tool)
+		t.set(limits)
+		if !has {
+			t.end()
+			delete(g.byTool, tool)
+		}
 	}
 }
 
@@ -96,6 +125,7 @@ type gate struct {
 	shared  bool
 	lastIn  time.Time
 	pace    time.Duration // how long a call takes, about
+	ended   bool          // the tool is gone: nothing slows anybody down any more
 	handed  int           // runs that were handed over because too many waited, and have not been seen again
 }
 
@@ -113,6 +143,18 @@ func (g *gate) set(l Limits) {
 		g.tokens.SetLimit(rate.Limit(l.PerSecond))
 		g.tokens.SetBurst(burst)
 	}
+	g.pump()
+}
+
+// end opens the gate of a tool that is gone, for good.
+func (g *gate) end() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ended = true
+	if g.breaker.open() {
+		g.told(false)
+	}
+	g.breaker = breaker{}
 	g.pump()
 }
 
@@ -161,6 +203,9 @@ func (g *gate) learn(reply *envelope.Reply, attempt int, took time.Duration) {
 		g.pace = took
 	}
 	g.pace += (took - g.pace) / 8
+	if g.ended {
+		return
+	}
 	was := g.breaker.open()
 	g.breaker.learn(reply, attempt, time.Now())
 	if is := g.breaker.open(); is != was {

@@ -18,7 +18,7 @@ func alike(string) fair.Limit { return fair.Limit{} }
 func newGate(t *testing.T, l Limits) (*gate, *[]bool) {
 	t.Helper()
 	var told []bool
-	g := newGates(func(string) Limits { return l }, alike, func(_ string, open bool) { told = append(told, open) })
+	g := newGates(func(string) (Limits, bool) { return l, true }, alike, func(_ string, open bool) { told = append(told, open) })
 	return g.of("tool"), &told
 }
 
@@ -239,7 +239,7 @@ func TestProbeThatIsGivenUpMakesRoomForAnother(t *testing.T) {
 // Runs that wait for a tool without a slot are bounded; those beyond are handed over, spread over the time that all who
 // wait will take.
 func TestParkingIsBounded(t *testing.T) {
-	g := newGates(func(string) Limits { return Limits{Concurrency: 1} }, alike, func(string, bool) {})
+	g := newGates(func(string) (Limits, bool) { return Limits{Concurrency: 1}, true }, alike, func(string, bool) {})
 	a, b, c := &loop{}, &loop{}, &loop{}
 	if !g.park(a, 2) || !g.park(b, 2) || g.park(c, 2) || !g.park(a, 2) {
 		t.Fatal("two of three may wait, and who waits already may go on")
@@ -266,5 +266,41 @@ func TestParkingIsBounded(t *testing.T) {
 	}
 	if d := tool.handOver(1); d != time.Second {
 		t.Fatalf("when all are back the next is due after %s", d)
+	}
+}
+
+// Names of tools come from publishers: those that are no tools here leave nothing behind, and a reload forgets the gates of
+// the tools that it took away, with what their breakers have told.
+func TestGatesAreOfTheToolsThatAreThere(t *testing.T) {
+	have := map[string]Limits{"acme": {Concurrency: 1, RetryDelay: time.Minute}}
+	var told []bool
+	g := newGates(func(name string) (Limits, bool) { l, ok := have[name]; return l, ok }, alike, func(_ string, open bool) { told = append(told, open) })
+	for _, name := range []string{"nosuch1", "nosuch2", "nosuch3"} {
+		entry := g.of(name).enter("t")
+		if !isClosed(entry) {
+			t.Fatalf("%s: a step of no tool waits, and would never be refused", name)
+		}
+		g.of(name).learn(failed(envelope.CodeUpstreamRateLimited, time.Minute), 1, 0)
+		g.of(name).leave("t", entry)
+	}
+	if len(g.byTool) != 0 || len(told) != 0 {
+		t.Fatalf("%d gates kept, breakers told %v, for names that are no tools", len(g.byTool), told)
+	}
+	gate := g.of("acme")
+	inside, waits := gate.enter("t"), gate.enter("t")
+	gate.learn(failed(envelope.CodeUpstreamRateLimited, time.Minute), 1, 0)
+	delete(have, "acme")
+	g.refresh()
+	if len(g.byTool) != 0 || len(told) != 2 || told[1] {
+		t.Fatalf("after the reload %d gates, breaker told %v", len(g.byTool), told)
+	}
+	if !isClosed(waits) {
+		t.Fatal("who waited for the tool that is gone waits on, and would never be refused")
+	}
+	gate.learn(failed(envelope.CodeUpstreamRateLimited, time.Minute), 1, 0)
+	gate.leave("t", inside)
+	gate.leave("t", waits)
+	if len(told) != 2 {
+		t.Fatalf("the gate of a tool that is gone tells %v", told)
 	}
 }

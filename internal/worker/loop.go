@@ -38,6 +38,8 @@ type loop struct {
 	guard    *time.Timer
 	counted  bool            // a job that may kill its reader has been counted by this loop and may be read
 	signalAt time.Time       // next in-progress signals
+	barred   time.Time       // until when no write is started, because the journal took no intent
+	patience time.Duration   // how long it was barred last; 0: the journal is written
 	again    time.Time       // when the run must be looked at again
 	woken    bool            // a wake has come: lookups that only an executor can make are made
 	failing  time.Time       // since when the store gives errors
@@ -151,6 +153,10 @@ func (l *loop) advance() error {
 			err := l.commit(ctx, c)
 			if errors.Is(err, record.ErrConflict) {
 				l.refused(c)
+				continue
+			}
+			if errors.Is(err, errUnjournaled) {
+				l.bar(c)
 				continue
 			}
 			if err != nil {

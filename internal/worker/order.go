@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -181,7 +182,7 @@ func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) err
 		for _, name := range slices.Concat(need.Ready, l.waitingHere(need.Postponed)) {
 			s := r.Step(name)
 			g := l.grant(s, c)
-			if !g.ready() {
+			if !g.ready() || l.isBarred(s.Tool) {
 				continue
 			}
 			if err := l.w.Records.Fetch(ctx, l.h, name); err != nil {
@@ -222,16 +223,16 @@ func (l *loop) commit(ctx context.Context, c *change) error {
 	if r.Lease != nil && l.mine(r.Lease.Holder) && l.h.Seq != 0 {
 		r.Renew(r.Lease.ID)
 	}
-	effects := c.effects()
-	var intents []run.Entry
-	for _, d := range c.starts {
-		if d.Effect == envelope.Write {
-			intents = append(intents, run.Entry{Intent: l.intent(d)})
+	effects, intents := c.effects(), l.intents(c)
+	if len(effects) > 0 || l.unwritable(intents) {
+		if err := l.journal(ctx, append(c.entries(effects), intents...)); err != nil {
+			if len(intents) > 0 || ctx.Err() != nil {
+				return err
+			}
+			return l.save(ctx) // the record learns what came all the same; abort has it tried once more if that fails too
 		}
-	}
-	if len(effects) > 0 {
-		if err := l.journal(ctx, append(effects, intents...), len(intents) > 0); err != nil {
-			return err
+		for _, res := range effects {
+			res.journaled = true
 		}
 		return l.save(ctx)
 	}
@@ -240,7 +241,7 @@ func (l *loop) commit(ctx context.Context, c *change) error {
 	}
 	// Line 2: side by side, and both must be known before anything is dispatched (intent-first).
 	journaled := make(chan error, 1)
-	go func() { journaled <- l.journal(ctx, intents, true) }()
+	go func() { journaled <- l.journal(ctx, intents) }()
 	err := l.save(ctx)
 	if jerr := <-journaled; err == nil && jerr != nil {
 		return jerr
@@ -248,13 +249,29 @@ func (l *loop) commit(ctx context.Context, c *change) error {
 	return err
 }
 
-// effects are the journal entries of the calls that have ended and are not journaled yet.
-func (c *change) effects() []run.Entry {
-	var out []run.Entry
+// effects are the writes that have ended and whose ends are not in the journal yet.
+func (c *change) effects() (out []*result) {
 	for _, res := range c.ended {
 		if res.write && !res.journaled && res.lookup == nil {
-			out = append(out, run.Entry{Effect: &run.EffectFact{Dispatch: res.dispatch, Reply: res.reply, At: res.at}})
-			res.journaled = true
+			out = append(out, res)
+		}
+	}
+	return out
+}
+
+// entries are the effects as the journal keeps them.
+func (c *change) entries(effects []*result) (out []run.Entry) {
+	for _, res := range effects {
+		out = append(out, run.Entry{Effect: &run.EffectFact{Dispatch: res.dispatch, Reply: res.reply, At: res.at}})
+	}
+	return out
+}
+
+// intents are the journal entries of the writes that the change starts.
+func (l *loop) intents(c *change) (out []run.Entry) {
+	for _, d := range c.starts {
+		if d.Effect == envelope.Write {
+			out = append(out, run.Entry{Intent: l.intent(d)})
 		}
 	}
 	return out
@@ -290,27 +307,56 @@ func (l *loop) save(ctx context.Context) error {
 	return nil
 }
 
-// journal writes entries, again until the journal takes them: without its intent no write is dispatched, and readiness
-// says why. An effect that cannot be journaled does not keep the record from learning it.
-func (l *loop) journal(ctx context.Context, entries []run.Entry, must bool) error {
-	for wait := 20 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := l.w.Journal.Write(ctx, entries...)
-		if err == nil {
-			l.w.Ready.Clear("journal")
-			return nil
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		l.w.Log.Error("journal not written", "error", err)
-		if !must {
-			return nil // nobody would say that it can be written again: the journal's own state shows in readiness too
-		}
-		l.w.Ready.Block("journal", "the journal cannot be written: "+err.Error())
-		if !sleep(ctx, wait) {
-			return ctx.Err()
-		}
+// errUnjournaled: the journal did not take an intent, so that the write may not leave, and nothing that the change says of
+// it may stand.
+var errUnjournaled = errors.New("the journal cannot be written")
+
+// The time between two attempts to start a write while the journal takes none.
+const (
+	journalSoonest = 20 * time.Millisecond
+	journalLatest  = 2 * time.Second
+)
+
+// journal writes entries, once: the loop decides again without those that were not written.
+func (l *loop) journal(ctx context.Context, entries []run.Entry) error {
+	err := l.w.Journal.Write(ctx, entries...)
+	if err == nil {
+		l.patience, l.barred = 0, time.Time{}
+		return nil
 	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	l.w.Log.Error("journal not written", "tenant", l.id.Tenant, "run_id", l.id.Run, "error", err)
+	return fmt.Errorf("%w: %w", errUnjournaled, err)
+}
+
+// unwritable: the journal took none of this run's last intents. While that is so the journal is asked before the record:
+// else the record would say again and again of a write that it is executing.
+func (l *loop) unwritable(intents []run.Entry) bool { return l.patience > 0 && len(intents) > 0 }
+
+// bar starts no write for a while, because without its intent in the journal none may leave. What came of writes that
+// have ended goes into the record meanwhile. That the journal cannot be written is its own to say, in readiness too.
+func (l *loop) bar(c *change) {
+	l.patience = min(max(2*l.patience, journalSoonest), journalLatest)
+	l.barred = time.Now().Add(l.patience)
+	l.unsent = append(l.unsent, c.starts...) // perhaps the record has them
+	l.h, l.fresh = nil, false
+}
+
+// isBarred: a step's turn has come, and it may not start because the journal cannot be written.
+func (l *loop) isBarred(tool string) bool {
+	wait := time.Until(l.barred)
+	if wait <= 0 {
+		return false
+	}
+	if t, known := l.w.Tools.Tool(tool); !known || t.Effect != envelope.Write {
+		return false
+	}
+	if at := time.Now().Add(wait); l.again.IsZero() || at.Before(l.again) {
+		l.again = at
+	}
+	return true
 }
 
 func (l *loop) intent(d *run.Dispatch) *run.Intent {
@@ -340,14 +386,17 @@ func (l *loop) written(c *change) {
 // unchanged: what came needed no write of the record. Without a record an effect is journaled all the same: should the
 // store have been lost, it is what the run is restored from.
 func (l *loop) unchanged(ctx context.Context, c *change) error {
-	if entries := c.effects(); c.gone && len(entries) > 0 {
-		if err := l.journal(ctx, entries, false); err != nil {
-			return err
+	if effects := c.effects(); c.gone && len(effects) > 0 {
+		switch err := l.journal(ctx, c.entries(effects)); {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			l.w.Journal.Later(c.entries(effects)...)
 		}
 	}
 	l.took(c)
 	if len(l.calls) == 0 && len(l.grants) > 0 {
-		l.slots(0) // waiting for a tool's slot or token holds no slot
+		l.slots(l.granted()) // waiting for a tool's slot or token holds no slot
 	}
 	return nil
 }

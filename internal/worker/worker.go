@@ -182,7 +182,7 @@ func New(c Config) *Worker {
 	}
 	shares := fair.New(c.Shares)
 	return &Worker{
-		Config: c, shares: shares, slots: newSlots(c.Concurrency, shares), gates: newGates(c.Tools.Limits, c.Shares, c.Observe.Breaker), ctx: ctx, stop: stop,
+		Config: c, shares: shares, slots: newSlots(c.Concurrency, shares), gates: newGates(limitsOf(c.Tools), c.Shares, c.Observe.Breaker), ctx: ctx, stop: stop,
 		draining: make(chan struct{}), cutoff: make(chan struct{}), loops: map[run.ID]*loop{},
 	}
 }

@@ -1,0 +1,41 @@
+package reconcile
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// What is kept of an end that somebody was told of goes with its letter, however that was settled, and with the store.
+func TestToldIsForgottenWithTheLetter(t *testing.T) {
+	rc := watching()
+	seq := uint64(0)
+	step := func(id run.ID, h record.Header) {
+		seq++
+		rc.change(Change{ID: id, Seq: seq, Header: h})
+	}
+	for i := range 100 {
+		id := run.ID{Tenant: "t", Run: fmt.Sprint(i)}
+		step(id, record.Header{State: "needs_human", Episode: 1, Letter: "o"})
+		rc.told[id] = 1 // as tendEnd does
+		step(id, record.Header{State: "needs_human", Episode: 1, Letter: "o"})
+		if rc.told[id] != 1 {
+			t.Fatal("a claim of the letter, and it is forgotten that somebody was told")
+		}
+		step(id, record.Header{State: "ready", Episode: 2}) // approved, and the run goes on to its end
+		step(id, record.Header{State: "ok", Episode: 2})
+		rc.outcome(Outcome{ID: id, N: 2})
+	}
+	if len(rc.told) != 0 || len(rc.runs) != 0 {
+		t.Errorf("of 100 approved runs %d ends are kept as told, %d runs", len(rc.told), len(rc.runs))
+	}
+	id := run.ID{Tenant: "t", Run: "again"}
+	step(id, record.Header{State: "needs_human", Episode: 1, Letter: "o"})
+	rc.told[id], rc.overdue[id] = 1, true
+	rc.change(Change{Kind: Reset})
+	if len(rc.told) != 0 || rc.Overdue() != 0 {
+		t.Errorf("of a store that was made anew %d ends count as told, %d runs as overdue", len(rc.told), rc.Overdue())
+	}
+}

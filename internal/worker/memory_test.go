@@ -1,0 +1,204 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentrun/executor/internal/fair"
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// world is a worker among parts in memory, each of which can be made to fail.
+type world struct {
+	record.Store // what no test here needs
+
+	mu      sync.Mutex
+	records map[run.ID]record.Stored
+	seq     uint64
+	saved   func(*run.Run)          // told of each record that is stored
+	store   func(op string) error   // nil: the store works
+	journal func(e run.Entry) error // nil: the journal takes everything
+	entries []run.Entry             // of the journal, in order
+	later   []run.Entry
+	calls   []string // steps whose tool was called
+	effect  envelope.Effect
+}
+
+func (w *world) fails(op string) error {
+	if w.store == nil {
+		return nil
+	}
+	return w.store(op)
+}
+
+func (w *world) Load(_ context.Context, id run.ID) (record.Stored, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.fails("load"); err != nil {
+		return record.Stored{}, err
+	}
+	if st, ok := w.records[id]; ok {
+		return st, nil
+	}
+	return record.Stored{}, record.ErrNotFound
+}
+
+func (w *world) Save(_ context.Context, id run.ID, data []byte, _ record.Header, expect uint64) (uint64, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.fails("save"); err != nil {
+		return 0, err
+	}
+	if w.records[id].Seq != expect {
+		return 0, record.ErrConflict
+	}
+	w.seq++
+	w.records[id] = record.Stored{Data: slices.Clone(data), Seq: w.seq}
+	if w.saved != nil {
+		r, err := run.Decode(data)
+		if err != nil {
+			panic(err)
+		}
+		w.saved(r)
+	}
+	return w.seq, nil
+}
+
+func (w *world) Append(_ context.Context, out []record.Outgoing) ([]uint64, error) {
+	seqs := make([]uint64, len(out))
+	for i := range seqs {
+		seqs[i] = uint64(out[i].N) //nolint:gosec // small
+	}
+	return seqs, nil
+}
+
+func (w *world) LastOutcome(context.Context, run.ID, envelope.Scope) (int, uint64, uint64, error) {
+	return 0, 0, 0, record.ErrNotFound
+}
+
+func (w *world) PutLetter(context.Context, run.ID, string, []byte, string, uint64) (uint64, error) {
+	return 1, nil
+}
+
+func (w *world) Write(_ context.Context, entries ...run.Entry) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range entries {
+		if w.journal == nil {
+			break
+		}
+		if err := w.journal(e); err != nil {
+			return err
+		}
+	}
+	w.entries = append(w.entries, entries...)
+	return nil
+}
+
+func (w *world) Later(entries ...run.Entry) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.later = append(w.later, entries...)
+}
+
+func (w *world) Unsettled() ([]run.Fact, error)         { return nil, nil }
+func (w *world) Facts(func(run.Fact) error) error       { return nil }
+func (w *world) StoreCreated() (time.Time, bool, error) { return time.Time{}, false, nil }
+func (w *world) SetStoreCreated(time.Time) error        { return nil }
+
+func (w *world) Tool(name string) (*run.Tool, bool) {
+	return &run.Tool{Name: name, Effect: w.effect, Timeout: time.Second}, name == "tool"
+}
+
+func (w *world) Call(_ context.Context, d *run.Dispatch, info CallInfo) envelope.Reply {
+	if err := info.Last(); err != nil {
+		return envelope.Reply{NotSent: true, Row: envelope.RowFor(envelope.CodeOutcomeUnknown, d.Effect)}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls = append(w.calls, d.Step)
+	return envelope.Reply{OK: true, Result: []byte("1")}
+}
+
+func (w *world) Lookup(context.Context, run.ID, *run.Lookup, string) (envelope.Lookup, bool) {
+	return envelope.Lookup{}, false
+}
+func (w *world) Limits(string) Limits { return Limits{} }
+
+type quiet struct{}
+
+func (quiet) Hint(string, run.ID) error                                      { return nil }
+func (quiet) Wake(context.Context, string, run.ID) error                     { return nil }
+func (quiet) Created() (time.Time, bool)                                     { return time.Unix(1, 0), true }
+func (quiet) Lower() time.Time                                               { return time.Now() }
+func (quiet) Upper() time.Time                                               { return time.Now() }
+func (quiet) Outcome(string, string, string)                                 {}
+func (quiet) ToolCall(string, envelope.Effect, envelope.Code, time.Duration) {}
+func (quiet) RunsInFlight(int)                                               {}
+func (quiet) Refusal(string)                                                 {}
+func (quiet) DuplicatePrevented(string)                                      {}
+func (quiet) Breaker(string, bool)                                           {}
+func (quiet) Block(string, string)                                           {}
+func (quiet) Clear(string)                                                   {}
+
+func (w *world) worker(t *testing.T) *Worker {
+	t.Helper()
+	w.records = map[run.ID]record.Stored{}
+	wk := New(Config{
+		ID: "x", Holder: "h.1", Lease: 10 * time.Second, Concurrency: 4, PoisonAfter: 3,
+		Defaults: func() run.Defaults {
+			d := run.Defaults{Owner: "o", Workflow: "w", Actor: "a"}
+			d.Budget.MaxTurns, d.Budget.MaxToolCalls, d.Budget.MaxAttemptsPerStep, d.Budget.MaxElapsedMillis = 10, 10, 3, 600_000
+			return d
+		},
+		Shares: func(string) fair.Limit { return fair.Limit{} },
+		Boot:   func() time.Duration { return time.Duration(time.Now().UnixNano()) }, Random: func() float64 { return 0 },
+		Records: &record.Records{Store: w, Clock: quiet{}, Retention: time.Hour}, Journal: w, Tools: w,
+		Hints: quiet{}, Waker: quiet{}, Store: quiet{}, Observe: quiet{}, Ready: quiet{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	wk.store.Store(time.Unix(1, 0).UnixNano())
+	t.Cleanup(wk.Stop)
+	return wk
+}
+
+// answered says how a delivery was answered.
+type answered struct{ how chan string }
+
+func (a answered) tell(how string) error {
+	a.how <- how
+	return nil
+}
+func (a answered) Ack() error                  { return a.tell("acknowledged") }
+func (a answered) InProgress() error           { return nil }
+func (a answered) Release(time.Duration) error { return a.tell("given back") }
+
+func delivery(job string) (Delivery, <-chan string) {
+	a := answered{make(chan string, 8)}
+	id := run.ID{Tenant: "t", Run: "r"}
+	return Delivery{
+		Queue: "default", ID: id, Valid: true, Subject: "agentrun.jobs.default.t.r", Seq: 1, Time: time.Now(), Acker: a, Data: []byte(job),
+	}, a.how
+}
+
+// jobOf is a job of the steps, each of which calls a tool of that name.
+func jobOf(tools ...string) string {
+	steps := ""
+	for i, tool := range tools {
+		if i > 0 {
+			steps += ","
+		}
+		steps += fmt.Sprintf(`{"step":"s%d","tool":%q}`, i+1, tool)
+	}
+	return fmt.Sprintf(`{"schema":"agentrun.job/v1","tenant":"t","run_id":"r","steps":[%s]}`, steps)
+}
+
+var errDiskFull = errors.New("no space left on device")
