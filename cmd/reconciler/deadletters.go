@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -294,6 +295,9 @@ func (c *letterReplay) run(ctx context.Context, d *desk) error {
 	add, err := jsonValue(d.command, "--add-budget", c.AddBudget)
 	if err != nil {
 		return err
+	}
+	if err := app.KnownKeys(add, budget.Request{}, "--add-budget"); err != nil {
+		return &app.Usage{Command: d.command, Err: err}
 	}
 	return c.many.run(ctx, d, "replay", change{Args: args, AddBudget: add})
 }

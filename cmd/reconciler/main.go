@@ -17,7 +17,7 @@ const name = "reconciler"
 
 const about = "Settles what lost executors left behind, wakes runs that are due, verifies unknown writes. Any number may run; one is active."
 
-// commands is the command line. Every flag has an environment variable, see app.Variables.
+// commands is the command line. Flags that set up a process have an environment variable, see app.Variables.
 type commands struct {
 	Version kong.VersionFlag `name:"version" help:"Print the version and exit."`
 

@@ -28,6 +28,41 @@ func command(t *testing.T, url, stdin string, args ...string) (code int, out, er
 	return code, o.String(), e.String()
 }
 
+// What confirms, chooses or changes something is never taken from the environment; where NATS is, is.
+func TestNothingThatActsComesFromTheEnvironment(t *testing.T) {
+	s := bustest.Start(t)
+	asked := standIn(t, s, nil)
+	var out, errs bytes.Buffer
+	env := app.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Lookup: func(name string) (string, bool) {
+		v, ok := map[string]string{
+			"AGENTRUN_NATS": s.URL, "AGENTRUN_YES": "true", "AGENTRUN_BY": "mallory", "AGENTRUN_REASON": "none", "AGENTRUN_ALL": "true",
+			"AGENTRUN_TENANT": "acme", "AGENTRUN_LETTER": "acme/r/1", "AGENTRUN_COMMIT_STATE": "committed", "AGENTRUN_ADD_BUDGET": "{}", "USER": "alice",
+		}[name]
+		return v, ok
+	}}
+	for _, x := range []struct{ args, errs string }{
+		{"deadletters discard acme/r --reason r", "--yes"},
+		{"deadletters discard acme/r --yes", "--reason"},
+		{"deadletters replay --reason r --yes", "--tenant"},
+		{"deadletters replay --tenant acme --reason r --yes", "--all"},
+		{"deadletters resolve acme/r --letter acme/r/1 --reason r --yes", "--commit-state"},
+		{"deadletters resolve acme/r --commit-state committed --reason r --yes", "--letter"},
+		{"runs cancel acme/r --reason r", "--yes"},
+	} {
+		errs.Reset()
+		if code := run(t.Context(), strings.Fields(x.args), env); code != 2 || !strings.Contains(errs.String(), x.errs) {
+			t.Errorf("%s: exit code %d: %s", x.args, code, errs.String())
+		}
+		if calls := asked(); len(calls) > 0 {
+			t.Errorf("%s asked %q", x.args, calls)
+		}
+	}
+	run(t.Context(), strings.Fields("deadletters discard acme/r --reason r --yes"), env)
+	if calls := asked(); len(calls) != 1 || !strings.Contains(calls[0], `"by":"alice"`) || strings.Contains(calls[0], `"letter":`) {
+		t.Errorf("asked %q", calls)
+	}
+}
+
 const letterJSON = `{"schema":"agentrun.deadletter/v1","id":"acme/run_1042/1","tenant":"acme","run_id":"run_1042","owner":"billing-oncall","outcome":"needs_human","reason_code":"external_outcome_unknown","code":"VERIFICATION_UNAVAILABLE","failure_class":"dependency","commit_state":"unknown","next_action":"escalate","step":"apply_credit","tool":"apply_credit","completed_effects":[],"remaining_steps":["draft_reply"],"open":[{"step":"apply_credit","operation_ref":"acme/run_1042/apply_credit","attempt":1,"reason_code":"external_outcome_unknown","commit_state":"unknown"}],"allowed_actions":["resolve","discard"],"replays":0,"budget":{},"spent":{},"created_at":"2026-01-01T00:00:00.000Z"}`
 
 const runJSON = `{"tenant":"acme","run_id":"run_1042","state":"needs_human","outcome":"needs_human","reason_code":"external_outcome_unknown","episode":1,"more":false,"steps":[{"step":"apply_credit","tool":"apply_credit","effect":"write","state":"needs_human","attempt":1,"code":"VERIFICATION_UNAVAILABLE","commit_state":"unknown"},{"step":"draft_reply","tool":"draft_reply","effect":"","state":"ready","attempt":0}],"budget":{"max_tool_calls":8},"spent":{"tool_calls":1},"completed_effects":[],"history":[{"at":"2026-01-01T00:00:00.000Z","kind":"accepted","by":""},{"at":"2026-01-01T00:00:01.000Z","kind":"dispatch","by":"w1","step":"apply_credit","attempt":1,"code":"OUTCOME_UNKNOWN","commit_state":"unknown"},{"at":"2026-01-01T00:00:05.000Z","kind":"verify","by":"r1","step":"apply_credit","attempt":1,"code":"VERIFICATION_UNAVAILABLE"}],"created_at":"2026-01-01T00:00:00.000Z","updated_at":"2026-01-01T00:00:05.000Z"}`
@@ -117,6 +152,15 @@ func TestOperatorCommands(t *testing.T) {
 		}
 		if strings.Contains(x.args, "--json") && !json.Valid([]byte(out)) {
 			t.Errorf("%s prints no JSON: %s", x.args, out)
+		}
+	}
+	for _, x := range []struct{ budget, want string }{
+		{`{"max_tool_cals":5}`, `--add-budget: unknown key "max_tool_cals": did you mean max_tool_calls?`},
+		{`{"turns":5}`, `--add-budget: unknown key "turns": remove it, or use one of max_turns,`},
+	} {
+		code, _, errs := command(t, s.URL, "", "deadletters", "replay", "acme/run_1042", "--reason", "r", "--yes", "--add-budget", x.budget)
+		if calls := asked(); code != 2 || !strings.Contains(errs, x.want) || len(calls) > 0 {
+			t.Errorf("%s: exit code %d, asked %q: %s", x.budget, code, calls, errs)
 		}
 	}
 	if code, _, errs := command(t, "nats://127.0.0.1:1", "", "deadletters", "list"); code != 1 || !strings.Contains(errs, "cannot reach NATS") {

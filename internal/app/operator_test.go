@@ -126,6 +126,7 @@ func TestBadCallsChangeNothing(t *testing.T) {
 		{"BAD_REQUEST", "deadletters.replay", "acme", by(M{"args": []int{1}})},
 		{"BAD_REQUEST", "deadletters.replay", "acme", by(M{"add_budget": M{"max_tool_calls": 1.5}})},
 		{"BAD_REQUEST", "deadletters.replay", "acme", by(M{"add_budget": M{"max_tool_calls": 101}})},
+		{"BAD_REQUEST", "deadletters.replay", "acme", by(M{"add_budget": M{"max_tool_cals": 1}})},
 		{"BAD_REQUEST", "deadletters.replay", "acme", by(M{"filter": M{}})},
 		{"BAD_REQUEST", "deadletters.replay", "acme", M{"filter": M{}, "by": "a", "reason": "b", "limit": 1001}},
 		{"BAD_REQUEST", "deadletters.replay", "_all", M{"filter": M{}, "by": "a", "reason": "b"}},

@@ -6,6 +6,7 @@ import (
 	"io"
 	"runtime/debug"
 	"strings"
+	"sync"
 
 	"github.com/alecthomas/kong"
 )
@@ -39,7 +40,7 @@ func Done(err error) bool { return errors.Is(err, errDone) }
 type exited int
 
 // Parse fills grammar, a pointer to a struct of commands, from args, then from the environment, then from defaults. The
-// environment variable of --some-flag is AGENTRUN_SOME_FLAG; --nats also has NATS_URL. It returns the command's path,
+// environment variable of --some-flag is AGENTRUN_SOME_FLAG, for the flags that have one (Variables). It returns the command's path,
 // e.g. "serve" or "journal ls". The error is a *Usage, or one that Done knows.
 func Parse(name, about string, grammar any, args []string, env Env) (command string, err error) {
 	source := map[string]string{}
@@ -89,16 +90,30 @@ func path(n *kong.Node) string {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// Variables are the environment variables of a flag, the first that is set wins.
+// Variables are the environment variables of a flag, the first that is set wins. Only what says where a process lives and
+// how it is run has any: the flags of serve, in whatever command they appear. What confirms, chooses or changes something
+// is said by whoever types the command, never by what a shell happens to export.
 func Variables(flag string) []string {
-	switch flag {
-	case "help", "version":
+	if !settings()[flag] {
 		return nil
-	case "nats":
-		return []string{"AGENTRUN_NATS", "NATS_URL"}
 	}
-	return []string{"AGENTRUN_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
+	names := []string{"AGENTRUN_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
+	if flag == "nats" {
+		names = append(names, "NATS_URL")
+	}
+	return names
 }
+
+// settings are the names of serve's flags.
+var settings = sync.OnceValue(func() map[string]bool {
+	names := map[string]bool{}
+	for _, grammar := range []any{&ExecutorConfig{}, &ReconcilerConfig{}} {
+		for _, f := range flagsOf(grammar) {
+			names[f.Name] = true
+		}
+	}
+	return names
+})
 
 // fromEnvironment reads variables through getenv, so that tests have an environment of their own. An empty variable is
 // an unset one. source notes which variable a flag was taken from.

@@ -46,6 +46,9 @@ func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
 	if err != nil {
 		return app.ExitFailed, err
 	}
+	if err := app.KnownKeys(data, agentrun.Job{}, "job"); err != nil {
+		return app.ExitFailed, err
+	}
 	job, err := client.PrepareJSON(data)
 	if err != nil {
 		return app.ExitFailed, err

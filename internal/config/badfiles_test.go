@@ -41,6 +41,7 @@ var badFiles = []struct{ name, text, first string }{
 	{"misspelt, after a BOM", "\ufefftool: {}\n", "1:1: unknown key \"tool\" in the file: did you mean tools?"},
 	{"misspelt, quoted, with a trailing space", "tools:\n  t:\n    'efect' : read \n    http: {url: 'http://h/'}\n", "3:5: unknown key \"efect\" in tools.t: did you mean effect?"},
 	{"wrong case", "tools:\n  t:\n    Effect: write\n    http: {url: 'http://h/'}\n", "3:5: unknown key \"Effect\" in tools.t: did you mean effect?"},
+	{"two letters swapped", "tools:\n  t:\n    htpt: {url: 'http://h/'}\n    effect: read\n", "3:5: unknown key \"htpt\" in tools.t: did you mean http?"},
 	{"hyphen", "tools:\n  t:\n    effect: write\n    http: {url: 'http://h/'}\n    max-result-bytes: 5\n", "5:5: unknown key \"max-result-bytes\" in tools.t: did you mean max_result_bytes?"},
 	{"unknown in a tool", "tools:\n  t:\n    effect: write\n    http: {url: 'http://h/'}\n    url: 'http://h/'\n", "5:5: unknown key \"url\" in tools.t: remove it, or use one of the keys effect, owner, http, nats, mcp, command, timeout, input_schema, output_schema, error_schema, evidence_ref, errors, safe_details, response and others (docs/config.md)"},
 	{"unknown in http", "tools:\n  t:\n    effect: write\n    http:\n      url: 'http://h/'\n      path: /x\n", "6:7: unknown key \"path\" in tools.t.http: remove it, or use one of the keys method, url, headers, idempotency_header, tls, proxy_from_env, max_conns_per_host"},

@@ -58,7 +58,7 @@ func (d *decoder) object(p *pair, path string, keys ...string) *object {
 		if known[p.key] {
 			continue
 		}
-		meant := nearest(p.key, keys)
+		meant := Nearest(p.key, keys)
 		if meant != "" && n.pair(meant) == nil {
 			o.misspelt[meant] = true
 			d.failAt(p.place, "unknown key %s in %s: did you mean %s?", quote(p.key), path, meant)
@@ -328,13 +328,16 @@ func (o *object) textMap(key, of string, each func(p *pair, path, s string)) map
 	return out
 }
 
-// nearest is the key that was probably meant, or "".
-func nearest(key string, keys []string) string {
-	// A duration has no unit in its name here, as it has in JSON.
-	key = strings.TrimSuffix(strings.ToLower(strings.ReplaceAll(key, "-", "_")), "_seconds")
+// Nearest is the key of keys that was probably meant, or "". A duration has a unit in its name in JSON and none in the
+// config file, so the unit does not count.
+func Nearest(key string, keys []string) string {
+	plain := func(key string) string {
+		return strings.TrimSuffix(strings.ToLower(strings.ReplaceAll(key, "-", "_")), "_seconds")
+	}
+	key = plain(key)
 	best, at := "", max(len(key)/3, 1)
 	for _, k := range keys {
-		if dist := distance(key, k, at); dist <= at {
+		if dist := distance(key, plain(k), at); dist <= at {
 			if dist < at || best == "" {
 				best, at = k, dist
 			}
@@ -343,25 +346,27 @@ func nearest(key string, keys []string) string {
 	return best
 }
 
-// distance counts the letters to change, add or drop, giving up above most.
+// distance counts the letters to change, add, drop or swap with the next, giving up above most.
 func distance(a, b string, most int) int {
 	if len(a)-len(b) > most || len(b)-len(a) > most {
 		return most + 1
 	}
-	row := make([]int, len(b)+1)
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := range len(a) {
-		diagonal := row[0]
+		before, last, row = last, row, before
 		row[0] = i + 1
 		for j := range len(b) {
-			cost := diagonal
+			cost := last[j]
 			if a[i] != b[j] {
 				cost++
 			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				cost = min(cost, before[j-1]+1)
+			}
+			row[j+1] = min(cost, last[j+1]+1, row[j]+1)
 		}
 	}
 	return row[len(b)]

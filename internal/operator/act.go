@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"reflect"
 
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/budget"
@@ -78,7 +79,8 @@ func (o *Operator) replayWith(q *ReplayRequest) (run.ReplayWith, error) {
 	with := run.ReplayWith{Args: q.Args, Max: o.Defaults().MaxBudget}
 	if q.AddBudget != nil {
 		with.Add = new(budget.Request)
-		if q.AddBudget[0] != '{' || json.Unmarshal(q.AddBudget, with.Add) != nil {
+		known := fieldsOf(reflect.ValueOf(with.Add).Elem())
+		if q.AddBudget[0] != '{' || !onlyKnown(q.AddBudget, known) || json.Unmarshal(q.AddBudget, with.Add) != nil {
 			return with, badRequest("add_budget must have the keys of a job's budget with whole numbers")
 		}
 	}

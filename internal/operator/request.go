@@ -62,7 +62,7 @@ func decodeField(field reflect.Value, value json.RawMessage) bool {
 }
 
 // onlyKnown: a filter says which letters a bulk call settles. A misspelt key that were ignored, as elsewhere, would settle
-// them all.
+// them all; a misspelt limit in add_budget would leave the run without what it was promised.
 func onlyKnown(data json.RawMessage, fields map[string]reflect.Value) bool {
 	return envelope.Members(data, func(key string, _ json.RawMessage) bool {
 		_, known := fields[key]

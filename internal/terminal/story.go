@@ -245,6 +245,9 @@ func command(a deadletter.Action, l *deadletter.Letter) string {
 	if a == deadletter.Resolve {
 		line += " --commit-state committed|not_committed"
 	}
+	if key, n, ok := l.Addition(); ok && a == deadletter.Replay {
+		line += fmt.Sprintf(` --add-budget '{"%s":%d}'`, key, n)
+	}
 	if (a == deadletter.Resolve || a == deadletter.Approve) && len(l.Open) > 1 {
 		line += " --step STEP"
 	}

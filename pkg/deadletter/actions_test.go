@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -143,6 +144,31 @@ func TestNeedsBudget(t *testing.T) {
 	for _, row := range envelope.Codes() {
 		if got := NeedsBudget(row.Code); got != slices.Contains(needs, row.Code) {
 			t.Errorf("%s: %v", row.Code, got)
+		}
+	}
+}
+
+// What is printed for a replay suffices: it lifts the limit above what is spent, and leaves room.
+func TestAdditionSuffices(t *testing.T) {
+	limits := budget.Limits{MaxTurns: 4, MaxToolCalls: 8, MaxInputTokens: 1000, MaxOutputTokens: 100, MaxEstimatedCostMinorUnits: 0}
+	for _, c := range []struct {
+		code  envelope.Code
+		spent envelope.Spent
+		key   string
+		add   int64
+	}{
+		{envelope.CodeTurnsExhausted, envelope.Spent{Turns: 6}, "max_turns", 3},
+		{envelope.CodeToolCallsExhausted, envelope.Spent{ToolCalls: 8}, "max_tool_calls", 3},
+		{envelope.CodeInputTokensExhausted, envelope.Spent{InputTokens: 1001}, "max_input_tokens", 251},
+		{envelope.CodeOutputTokensExhausted, envelope.Spent{OutputTokens: 350}, "max_output_tokens", 275},
+		{envelope.CodeCostExhausted, envelope.Spent{EstimatedCostMinorUnits: 7}, "max_estimated_cost_minor_units", 8},
+		{envelope.CodeTimeExhausted, envelope.Spent{}, "", 0},
+		{envelope.CodeAttemptsExhausted, envelope.Spent{}, "", 0},
+	} {
+		l := Summary{Code: c.code, Spent: c.spent, Budget: BudgetOf(limits), RemainingSteps: []string{"b", "c"}, Open: []Open{{Step: "a"}}}
+		key, add, ok := l.Addition()
+		if key != c.key || add != c.add || ok != NeedsBudget(c.code) {
+			t.Errorf("%s: %q %d %v, wanted %q %d", c.code, key, add, ok, c.key, c.add)
 		}
 	}
 }

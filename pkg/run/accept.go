@@ -42,6 +42,9 @@ func Create(id ID, m Message, d Defaults, now Time) *Run {
 	if field := missing(j, d); field != "" {
 		return createInvalid(id, j, m, d, jobError(field, "is required: the config has no default"), now)
 	}
+	if j.silent() {
+		return createInvalid(id, j, m, d, jobError("/steps", noSteps), now)
+	}
 	if len(j.Waive) > 0 {
 		return createInvalid(id, j, m, d, jobError("/waive/0", "names no step that can be waived"), now)
 	}
@@ -149,6 +152,17 @@ func salvage(data []byte) *Job {
 	return j
 }
 
+// silent: the job names no step, waives none and does not keep its run open. All that it can do is to close an open run; in
+// any other place it is most likely a job whose steps were misspelt, and must not end ok with nothing done.
+func (j *Job) silent() bool { return len(j.Steps) == 0 && len(j.Waive) == 0 && !j.More }
+
+const noSteps = "is empty: a job without steps keeps a run open (more) or closes one that is open"
+
+// closedBySilence: a silent job has closed the run, so that another is taken for its repeat.
+func (r *Run) closedBySilence() bool {
+	return slices.ContainsFunc(r.Jobs, func(seen JobRef) bool { return seen.Closer })
+}
+
 // Accepted says what a job came to.
 type Accepted struct {
 	Changed bool // the record must be written
@@ -179,7 +193,7 @@ func (r *Run) Append(m Message, d Defaults, now Time) Accepted {
 	if !accepted && refused == 0 {
 		return Accepted{}
 	}
-	r.Jobs = append(r.Jobs, JobRef{Seq: m.Seq, At: m.Time})
+	r.Jobs = append(r.Jobs, JobRef{Seq: m.Seq, At: m.Time, Closer: accepted && j.silent()})
 	if len(r.Jobs) > maxJobRefs {
 		r.Jobs = r.Jobs[len(r.Jobs)-maxJobRefs:]
 	}
@@ -224,7 +238,8 @@ func (r *Run) refuseClosed(j *Job, now Time) {
 			refused = true
 		}
 	}
-	if !refused && (unaccepted || len(j.Waive) > 0 || len(j.Steps) == 0 && j.More != r.More) {
+	unheard := len(j.Steps) == 0 && j.More != r.More || j.silent() && !r.closedBySilence()
+	if !refused && (unaccepted || len(j.Waive) > 0 || unheard) {
 		r.refuse("", "", envelope.CodeRunClosed, details, now)
 	}
 }
@@ -233,6 +248,10 @@ func (r *Run) refuseClosed(j *Job, now Time) {
 func (r *Run) take(j *Job, m Message, d Defaults, now Time) bool {
 	if bad := r.checkWaive(j); bad != nil {
 		r.refuse("", "", envelope.CodeJobInvalid, invalidDetails(bad), now)
+		return false
+	}
+	if j.silent() && !r.More && !r.closedBySilence() {
+		r.refuse("", "", envelope.CodeJobInvalid, invalidDetails(jobError("/steps", noSteps)), now)
 		return false
 	}
 	adds := r.added(j)

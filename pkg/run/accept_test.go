@@ -32,7 +32,10 @@ func TestFirstJob(t *testing.T) {
 		name, data, field string // field "-": the job is accepted
 	}{
 		{"good", string(job("", step("a", "read", "{}"))), "-"},
-		{"no steps", string(job("")), "-"},
+		{"no steps", string(job("")), "/steps"},
+		{"no steps, said otherwise", string(job(`"usage":{"turns":1},"waive":[],"parallel":true`)), "/steps"},
+		{"misspelt steps", `{"schema":"agentrun.job/v1","tenant":"acme","run_id":"run_1","stpes":[{"step":"a","tool":"read"}]}`, "/steps"},
+		{"no steps yet", string(job(`"more":true`)), "-"},
 		{"unknown fields", string(job(`"color":"red"`, step("a", "read", "{}", `"x":1`))), "-"},
 		{"no args", `{"schema":"agentrun.job/v1","tenant":"acme","run_id":"run_1","steps":[{"step":"a","tool":"read"}]}`, "-"},
 		{"most steps", string(job("", many[:run.MaxJobSteps]...)), "-"},
@@ -46,11 +49,11 @@ func TestFirstJob(t *testing.T) {
 		{"owner with a dot", string(job(`"owner":"a.b"`)), "/owner"},
 		{"actor with a control character", string(job(`"actor":"a\nb"`)), "/actor"},
 		{"actor too long", string(job(`"actor":"` + strings.Repeat("a", 257) + `"`)), "/actor"},
-		{"longest actor", string(job(`"actor":"` + strings.Repeat("a", 256) + `"`)), "-"},
+		{"longest actor", string(job(`"actor":"`+strings.Repeat("a", 256)+`"`, step("a", "read", "{}"))), "-"},
 		{"intent too long", string(job(`"intent":"` + strings.Repeat("a", 1025) + `"`)), "/intent"},
-		{"longest intent", string(job(`"intent":"` + strings.Repeat("a", 1024) + `"`)), "-"},
+		{"longest intent", string(job(`"intent":"`+strings.Repeat("a", 1024)+`"`, step("a", "read", "{}"))), "-"},
 		{"priority 10", string(job(`"priority":10`)), "/priority"},
-		{"priority 9", string(job(`"priority":9`)), "-"},
+		{"priority 9", string(job(`"priority":9`, step("a", "read", "{}"))), "-"},
 		{"wildcard step", string(job("", step("a*", "read", "{}"))), "/steps/0/step"},
 		{"step twice", string(job("", step("a", "read", "{}"), step("a", "read", "{}"))), "/steps/1/step"},
 		{"tool with a space", string(job("", step("a", "re ad", "{}"))), "/steps/0/tool"},
@@ -62,9 +65,9 @@ func TestFirstJob(t *testing.T) {
 		{"broken budget", string(job(`"budget":{"max_turns":1.5}`)), "/budget/max_turns"},
 		{"budget as text", string(job(`"budget":{"max_turns":"5"}`)), "/budget/max_turns"},
 		{"budget as a list", string(job(`"budget":[]`)), "/budget"},
-		{"budget in other letters", string(job(`"budget":{"MAX_TURNS":-1}`)), "-"},
-		{"whole numbers otherwise written", string(job(`"budget":{"max_turns":12.0,"max_tool_calls":1e2,"max_elapsed_seconds":45.0}`)), "-"},
-		{"null budget", string(job(`"budget":null,"usage":null,"owner":null,"priority":null`)), "-"},
+		{"budget in other letters", string(job(`"budget":{"MAX_TURNS":-1}`, step("a", "read", "{}"))), "-"},
+		{"whole numbers otherwise written", string(job(`"budget":{"max_turns":12.0,"max_tool_calls":1e2,"max_elapsed_seconds":45.0}`, step("a", "read", "{}"))), "-"},
+		{"null budget", string(job(`"budget":null,"usage":null,"owner":null,"priority":null`, step("a", "read", "{}"))), "-"},
 		{"usage as a list", string(job(`"usage":[]`)), "/usage"},
 		{"beyond all numbers", string(job(`"usage":{"turns":1e999}`)), "/usage/turns"},
 		{"owner as a number", string(job(`"owner":5`)), "/owner"},
@@ -73,7 +76,7 @@ func TestFirstJob(t *testing.T) {
 		{"step in a list", string(job("", `["a"]`)), "/steps/0"},
 		{"escaped names", string(job("", `{"st\u0065p":"\u0061","tool":"read"}`)), "-"},
 		{"budget of 2^53", string(job(`"budget":{"max_turns":9007199254740992}`)), "/budget/max_turns"},
-		{"budget below 2^53", string(job(`"budget":{"max_turns":9007199254740991}`)), "-"},
+		{"budget below 2^53", string(job(`"budget":{"max_turns":9007199254740991}`, step("a", "read", "{}"))), "-"},
 		{"half a second", string(job(`"budget":{"max_elapsed_seconds":0.5}`)), "/budget/max_elapsed_seconds"},
 		{"negative usage", string(job(`"usage":{"turns":-1}`)), "/usage/turns"},
 		{"usage of 2^53", string(job(`"usage":{"input_tokens":9007199254740992}`)), "/usage/input_tokens"},
@@ -119,7 +122,7 @@ func TestRequiredAtTheFirstJob(t *testing.T) {
 	} {
 		defaults := defaults()
 		defaults.Owner, defaults.Workflow, defaults.Actor = "", "", ""
-		r := run.Create(runID, run.Message{Seq: 1, Data: job(c.members)}, defaults, start)
+		r := run.Create(runID, run.Message{Seq: 1, Data: job(c.members, step("a", "read", "{}"))}, defaults, start)
 		got := ""
 		if r.Invalid != nil {
 			got, _ = r.End.Details["field"].(string)
@@ -173,6 +176,11 @@ func TestLaterJobs(t *testing.T) {
 		{name: "usage with known steps only", first: open, job: job(`"more":true,"usage":{"turns":3}`, step("b", "read", "{}")), turns: 1},
 		{name: "the close", first: open, job: job(`"more":false`), changed: true, turns: 1},
 		{name: "the close with a known step", first: open, job: job("", step("b", "read", "{}")), changed: true, turns: 2},
+		{name: "nothing, into a run that wants no more", first: job("", step("a", "read", "{}")), job: job(""), changed: true, refusals: []string{" JOB_INVALID"}, turns: 1},
+		{name: "nothing, behind a close with steps", first: open, before: func(d *driver) {
+			d.job(job("", step("c", "read", "{}")))
+		}, job: job(""), changed: true, refusals: []string{" JOB_INVALID"}, turns: 2},
+		{name: "the close again", first: open, before: func(d *driver) { d.job(job("")) }, job: job(""), turns: 1},
 		{name: "nothing", first: open, job: job(`"more":true`), turns: 1},
 		{name: "other args while ready", first: open, job: job(`"more":true`, step("a", "write", `{"n":2}`)), changed: true, refusals: []string{"a STEP_CONFLICT"}, turns: 1},
 		{name: "other tool", first: open, job: job(`"more":true`, step("a", "read", `{"n":1,"m":2}`)), changed: true, refusals: []string{"a STEP_CONFLICT"}, turns: 1},
@@ -266,6 +274,13 @@ func TestClosedRun(t *testing.T) {
 		d.ended(envelope.OK, "", "")
 		return d
 	}
+	closedRun := func(t *testing.T) *driver {
+		d := create(t, job(`"more":true`, step("a", "read", "{}")))
+		d.call("a", ok("{}"))
+		d.job(job(""))
+		d.ended(envelope.OK, "", "")
+		return d
+	}
 	needsHuman := func(t *testing.T) *driver {
 		d := create(t, job(`"more":true`, step("a", "none", "{}")))
 		d.call("a", silent())
@@ -297,7 +312,8 @@ func TestClosedRun(t *testing.T) {
 		{"unreadable", okRun, []byte("{"), []string{" RUN_CLOSED"}},
 		{"a wrong waiver", okRun, job(`"waive":["a"]`), []string{" RUN_CLOSED"}},
 		{"a close of a run that a person must see", needsHuman, job(""), []string{" RUN_CLOSED"}},
-		{"nothing", okRun, job(""), nil},
+		{"nothing, of a run that was never open", okRun, job(""), []string{" RUN_CLOSED"}},
+		{"the close again", closedRun, job(""), nil},
 		{"two new steps", cancelled, job("", step("x", "read", "{}"), step("y", "read", "{}")), []string{"x RUN_CLOSED", "y RUN_CLOSED"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

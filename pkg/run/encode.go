@@ -11,7 +11,7 @@ import (
 // writes the record, so that no field is ever lost.
 
 var byHand = fields[Run]() == 46 && fields[Step]() == 39 && fields[Owed]() == 19 && fields[Event]() == 11 && fields[Effect]() == 4 &&
-	fields[JobRef]() == 3 && fields[Published]() == 3 && fields[End]() == 6 && fields[Lease]() == 5
+	fields[JobRef]() == 4 && fields[Published]() == 3 && fields[End]() == 6 && fields[Lease]() == 5
 
 func fields[T any]() int { return reflect.TypeFor[T]().NumField() }
 
@@ -147,6 +147,7 @@ func (j *JobRef) append(buf []byte) ([]byte, error) {
 	o := envelope.NewObject(buf)
 	o.Int("seq", int64(j.Seq))
 	o.Time("at", j.At)
+	o.BoolIf("closer", j.Closer)
 	return o.End()
 }
 

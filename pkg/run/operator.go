@@ -3,6 +3,8 @@ package run
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentrun/executor/pkg/deadletter"
@@ -223,6 +225,9 @@ func (r *Run) Resolve(c Call, res Resolution, tools Tools) (*Answer, *Refusal) {
 	if err := r.checkResult(s, res, tools, resultOnly); err != nil {
 		return nil, err
 	}
+	if err := r.checkNeeded(s, res); err != nil {
+		return nil, err
+	}
 	c.Step = s.Name
 	a := r.answer(EventResolve, c, res.CommitState, r.Episode+1)
 	r.reopen(c.At)
@@ -293,6 +298,49 @@ func (r *Run) checkResult(s *Step, res Resolution, tools Tools, needed bool) *Re
 		return refusal(BadRequest, "result does not fit the tool's output_schema")
 	}
 	return nil
+}
+
+// checkNeeded: a run that goes on after the step needs of its result what later required steps refer to. Without it the
+// first of them would end the run again, after the letter that could have brought the result is settled.
+func (r *Run) checkNeeded(s *Step, res Resolution) *Refusal {
+	if res.CommitState != envelope.Committed || r.Cancel != nil {
+		return nil // a run that was cancelled starts nothing any more
+	}
+	var needs []string
+	for _, later := range r.after(s) {
+		if later.Optional || later.Waived || later.State == Done || !later.mayRefer() {
+			continue
+		}
+		for _, ref := range envelope.References(later.Args) {
+			name, ptr, ok := envelope.ParseReference(ref)
+			if !ok || name != s.Name {
+				continue
+			}
+			if _, there := envelope.Pointer(res.Result, ptr); res.Result == nil || !there {
+				needs = append(needs, fmt.Sprintf("step %s needs %q of it", later.Name, ptr))
+			}
+		}
+	}
+	if len(needs) == 0 {
+		return nil
+	}
+	slices.Sort(needs)
+	needs = slices.Compact(needs)
+	what := "result is missing"
+	if res.Result != nil {
+		what = "result does not have what later steps refer to"
+	}
+	const shown = 8
+	more := ""
+	if len(needs) > shown {
+		more = fmt.Sprintf(", and %d more", len(needs)-shown)
+	}
+	return refusal(BadRequest, "%s: %s%s", what, strings.Join(needs[:min(len(needs), shown)], ", "), more)
+}
+
+// after are the steps behind s in the run's order.
+func (r *Run) after(s *Step) []*Step {
+	return r.Steps[slices.Index(r.Steps, s)+1:]
 }
 
 // Approve covers exactly the args that were refused.

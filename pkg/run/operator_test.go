@@ -2,6 +2,7 @@ package run_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -220,6 +221,65 @@ func TestResolve(t *testing.T) {
 	_, err = d.resolve(d.by("alice"), wasDone)
 	d.refused("", err)
 	d.ended(envelope.OK, "", "")
+}
+
+// Who says that a write was done is asked for what later steps refer to, because the letter is settled with the answer.
+func TestResolveNeedsWhatLaterStepsReferTo(t *testing.T) {
+	from := func(refs ...string) string {
+		list := ""
+		for i, ref := range refs {
+			list += fmt.Sprintf(`"k%d":{"$from":%q},`, i, ref)
+		}
+		return "{" + strings.TrimSuffix(list, ",") + "}"
+	}
+	optional, other := `"optional":true`, step("b", "read", from("z#/id"))
+	for _, c := range []struct {
+		name   string
+		steps  []string // behind the unknown step a
+		result string
+		needs  []string // parts of the refusal; none: it is accepted
+	}{
+		{"no step refers to it", []string{other}, "", nil},
+		{"no result", []string{step("b", "read", from("a#/id", "a#/id")), step("c", "read", from("a#/x/0", "b#"))}, "", []string{"result is missing", `step b needs "/id"`, `step c needs "/x/0"`}},
+		{"the whole result", []string{step("b", "read", from("a#"))}, "", []string{`step b needs ""`}},
+		{"a result without it", []string{step("b", "read", from("a#/id"))}, `{"ID":1}`, []string{"does not have", `step b needs "/id"`}},
+		{"a result with it", []string{step("b", "read", from("a#/id"))}, `{"id":null}`, nil},
+		{"an optional step", []string{step("b", "read", from("a#/id"), optional)}, "", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := create(t, job("", append([]string{step("a", "none", "{}")}, c.steps...)...))
+			d.call("a", silent())
+			d.ended(envelope.NeedsHuman, envelope.CodeVerificationUnavailable, "a")
+			res := run.Resolution{CommitState: envelope.Committed, EvidenceRef: "ev"}
+			if c.result != "" {
+				res.Result = json.RawMessage(c.result)
+			}
+			_, err := d.resolve(d.by("alice"), res)
+			if len(c.needs) == 0 {
+				d.refused("", err)
+				return
+			}
+			d.refused(run.BadRequest, err)
+			for _, part := range c.needs {
+				if !strings.Contains(err.Message, part) {
+					t.Errorf("%q does not say %q", err.Message, part)
+				}
+			}
+			if !d.r.Letter.Open {
+				t.Error("a refused call has settled the letter")
+			}
+			_, err = d.resolve(d.by("alice"), wasNotDone)
+			d.refused("", err)
+		})
+	}
+
+	d := create(t, job("", step("a", "none", "{}"), step("b", "read", from("a#/id"))))
+	d.begin("a")
+	d.r.CancelRun("bob", "stop", d.now)
+	d.reply("d1", silent())
+	_, err := d.resolve(d.by("alice"), run.Resolution{CommitState: envelope.Committed, EvidenceRef: "ev"})
+	d.refused("", err) // a cancelled run starts nothing any more
+	d.ended(envelope.Cancelled, envelope.CodeCancelled, "b")
 }
 
 // A step that is committed and whose result was refused needs only its result.

@@ -105,6 +105,8 @@ type Run struct {
 type JobRef struct {
 	Seq uint64 `json:"seq"`
 	At  Time   `json:"at"`
+	// Closer: a job that closed the open run and said nothing else. Another such job is then a repeat of it.
+	Closer bool `json:"closer,omitempty"`
 
 	Foreign envelope.Foreign `json:"-"`
 }
