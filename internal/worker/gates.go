@@ -122,6 +122,7 @@ type gate struct {
 	queue   *fair.Queue[chan struct{}]
 	timer   *time.Timer
 	breaker breaker
+	probe   chan struct{} // of the call that was let in while the breaker was open: its end decides
 	shared  bool
 	lastIn  time.Time
 	pace    time.Duration // how long a call takes, about
@@ -186,14 +187,15 @@ func (g *gate) leave(tenant string, ch chan struct{}) {
 	}
 	g.inside--
 	g.shares.End(tenant)
-	if g.inside == 0 {
-		g.breaker.probing = false
+	if ch == g.probe {
+		g.probe, g.breaker.probing = nil, false // it was given up, or has said what it had to say
 	}
 	g.pump()
 }
 
-// learn tells the gate how a step's attempt ended and how long it took; it does not end the call's place inside.
-func (g *gate) learn(reply *envelope.Reply, attempt int, took time.Duration) {
+// learn tells the gate how the attempt that was let in by ch ended and how long it took; it does not end the call's place
+// inside.
+func (g *gate) learn(ch chan struct{}, reply *envelope.Reply, attempt int, took time.Duration) {
 	if g == nil {
 		return
 	}
@@ -207,7 +209,7 @@ func (g *gate) learn(reply *envelope.Reply, attempt int, took time.Duration) {
 		return
 	}
 	was := g.breaker.open()
-	g.breaker.learn(reply, attempt, time.Now())
+	g.breaker.learn(reply, attempt, ch == g.probe, time.Now())
 	if is := g.breaker.open(); is != was {
 		g.told(is)
 	}
@@ -247,7 +249,11 @@ func (g *gate) pump() {
 	for g.queue.Len() > 0 && g.admit() {
 		tenant, _ := g.queue.First()
 		g.shares.Start(tenant)
-		close(g.queue.Pop(tenant))
+		ch := g.queue.Pop(tenant)
+		if g.breaker.probing {
+			g.probe = ch
+		}
+		close(ch)
 	}
 }
 
@@ -336,9 +342,14 @@ func (b *breaker) admitted() {
 }
 
 // learn counts what a call's end says about the tool. Only failures that are the tool's own count; a refusal of one
-// request is a sign of life.
-func (b *breaker) learn(reply *envelope.Reply, attempt int, now time.Time) {
-	if reply.OK || !overload(reply) {
+// request is a sign of life. While the breaker is open the probe's end decides: a call that was let in before says how the
+// tool was then, so that its success closes nothing, and many failures of such calls are one sign, not many.
+func (b *breaker) learn(reply *envelope.Reply, attempt int, probe bool, now time.Time) {
+	failure := !reply.OK && overload(reply)
+	if b.open() && !probe && !failure {
+		return
+	}
+	if !failure {
 		*b = breaker{most: b.most}
 		return
 	}
@@ -346,8 +357,7 @@ func (b *breaker) learn(reply *envelope.Reply, attempt int, now time.Time) {
 		b.failures++
 	}
 	after := min(time.Duration(reply.RetryAfter)*time.Millisecond, breakerMost)
-	if b.open() && !b.probing {
-		// It was let in before the breaker opened: many such ends are one sign, not many.
+	if b.open() && !probe {
 		b.until = later(b.until, now.Add(after))
 		return
 	}

@@ -58,7 +58,7 @@ func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, told := newGate(t, Limits{RetryDelay: time.Minute})
 		first := g.enter("acme")
-		g.learn(failed(envelope.CodeUpstreamRateLimited, 5*time.Second), 1, 0)
+		g.learn(first, failed(envelope.CodeUpstreamRateLimited, 5*time.Second), 1, 0)
 		g.leave("acme", first)
 		a, b := g.enter("acme"), g.enter("acme")
 		if isClosed(a) || isClosed(b) {
@@ -72,7 +72,7 @@ func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
 		if isClosed(b) {
 			t.Fatal("a second call went out beside the probe")
 		}
-		g.learn(&envelope.Reply{OK: true}, 1, 0)
+		g.learn(a, &envelope.Reply{OK: true}, 1, 0)
 		g.leave("acme", a)
 		if !isClosed(b) {
 			t.Fatal("the tool answers again, and the next one still waits")
@@ -88,14 +88,14 @@ func TestOneLongRetryAfterHoldsTheOthersForABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _ := newGate(t, Limits{RetryDelay: time.Minute})
 		first := g.enter("acme")
-		g.learn(failed(envelope.CodeUpstreamRateLimited, time.Hour), 1, 0)
+		g.learn(first, failed(envelope.CodeUpstreamRateLimited, time.Hour), 1, 0)
 		g.leave("acme", first)
 		began, probe := time.Now(), g.enter("acme")
 		<-probe
 		if got := time.Since(began); got != breakerMost {
 			t.Errorf("the probe went out after %s, wanted %s", got, breakerMost)
 		}
-		g.learn(&envelope.Reply{OK: true}, 1, 0)
+		g.learn(probe, &envelope.Reply{OK: true}, 1, 0)
 		g.leave("acme", probe)
 	})
 }
@@ -108,7 +108,7 @@ func TestRepeatedFailuresOpenTheBreakerAndRefusalsCloseIt(t *testing.T) {
 			ch := g.enter("acme")
 			<-ch
 			waited := time.Since(began)
-			g.learn(r, 1, 0)
+			g.learn(ch, r, 1, 0)
 			g.leave("acme", ch)
 			return waited
 		}
@@ -158,7 +158,7 @@ func TestFailedRetriesDoNotOpenTheBreaker(t *testing.T) {
 		for attempt := range 10 * breakerAfter {
 			ch := g.enter("acme")
 			<-ch
-			g.learn(failed(envelope.CodeUpstreamUnavailable, 0), attempt+2, 0)
+			g.learn(ch, failed(envelope.CodeUpstreamUnavailable, 0), attempt+2, 0)
 			g.leave("acme", ch)
 		}
 		if waited := time.Since(began); waited != 0 || len(*opened) != 0 {
@@ -182,7 +182,7 @@ func TestBreakerKeepsToTheRetryDelay(t *testing.T) {
 				ch := g.enter("acme")
 				<-ch
 				waited = time.Since(began)
-				g.learn(failed(envelope.CodeUpstreamUnavailable, 0), 1, 0)
+				g.learn(ch, failed(envelope.CodeUpstreamUnavailable, 0), 1, 0)
 				g.leave("acme", ch)
 			}
 			if waited != c.want {
@@ -201,7 +201,7 @@ func TestFailuresInFlightOpenTheBreakerOnce(t *testing.T) {
 			inside = append(inside, g.enter("acme"))
 		}
 		for _, ch := range inside {
-			g.learn(failed(envelope.CodeUpstreamUnavailable, 0), 1, 0)
+			g.learn(ch, failed(envelope.CodeUpstreamUnavailable, 0), 1, 0)
 			g.leave("acme", ch)
 		}
 		began := time.Now()
@@ -210,7 +210,7 @@ func TestFailuresInFlightOpenTheBreakerOnce(t *testing.T) {
 		if got := time.Since(began); got != breakerFirst {
 			t.Fatalf("the first probe went out after %s, wanted %s", got, breakerFirst)
 		}
-		g.learn(failed(envelope.CodeUpstreamUnavailable, 0), 1, 0)
+		g.learn(probe, failed(envelope.CodeUpstreamUnavailable, 0), 1, 0)
 		g.leave("acme", probe)
 		began = time.Now()
 		<-g.enter("acme")
@@ -220,12 +220,44 @@ func TestFailuresInFlightOpenTheBreakerOnce(t *testing.T) {
 	})
 }
 
+// A call that was let in before the tool asked to be left alone says how the tool was then: neither its success nor a
+// refusal ends what the tool asked for, also not beside the probe.
+func TestAStragglerDoesNotCloseTheBreaker(t *testing.T) {
+	for name, end := range map[string]*envelope.Reply{"success": {OK: true}, "refusal": failed(envelope.CodeResourceNotFound, 0)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g, told := newGate(t, Limits{RetryDelay: time.Minute})
+				first, early, late := g.enter("acme"), g.enter("acme"), g.enter("acme")
+				g.learn(first, failed(envelope.CodeUpstreamRateLimited, 5*time.Second), 1, 0)
+				g.leave("acme", first)
+				g.learn(early, end, 1, 0)
+				g.leave("acme", early)
+				began, probe, next := time.Now(), g.enter("acme"), g.enter("acme")
+				<-probe
+				if got := time.Since(began); got != 5*time.Second {
+					t.Fatalf("let in after %s, Retry-After was 5s", got)
+				}
+				g.learn(late, end, 1, 0)
+				g.leave("acme", late)
+				if isClosed(next) {
+					t.Fatal("a second call went out beside the probe, because an older one ended well")
+				}
+				g.learn(probe, end, 1, 0)
+				g.leave("acme", probe)
+				if !isClosed(next) || len(*told) != 2 {
+					t.Fatalf("the probe says that the tool answers; told %v", *told)
+				}
+			})
+		})
+	}
+}
+
 // A probe that was let in and never made its call must not keep the tool closed for ever.
 func TestProbeThatIsGivenUpMakesRoomForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _ := newGate(t, Limits{RetryDelay: time.Minute})
 		first := g.enter("acme")
-		g.learn(failed(envelope.CodeUpstreamRateLimited, time.Second), 1, 0)
+		g.learn(first, failed(envelope.CodeUpstreamRateLimited, time.Second), 1, 0)
 		g.leave("acme", first)
 		probe, next := g.enter("acme"), g.enter("acme")
 		<-probe
@@ -249,7 +281,7 @@ func TestParkingIsBounded(t *testing.T) {
 		t.Fatal("a place that was left is free")
 	}
 	tool := g.of("tool")
-	tool.learn(&envelope.Reply{OK: true}, 1, time.Second)
+	tool.learn(nil, &envelope.Reply{OK: true}, 1, time.Second)
 	last := time.Duration(0)
 	for range 100 {
 		d := tool.handOver(1)

@@ -411,7 +411,7 @@ func (l *loop) took(c *change) {
 			delete(l.calls, res.dispatch)
 			call.cancel()
 			if res.lookup == nil && !res.notOurs {
-				call.gate.learn(&res.reply, call.dispatch.Attempt, res.took)
+				call.gate.learn(call.entry, &res.reply, call.dispatch.Attempt, res.took)
 			}
 			call.gate.leave(l.id.Tenant, call.entry)
 		}
