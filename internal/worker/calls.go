@@ -75,8 +75,7 @@ func (l *loop) leaseLeft() time.Duration { return time.Duration(l.until.Load()) 
 func (l *loop) launch(d *run.Dispatch) {
 	g := l.grants[d.Step]
 	delete(l.grants, d.Step)
-	tool, _ := l.w.Tools.Tool(d.Tool)
-	limit := tool.Timeout
+	limit := d.Timeout
 	c := &call{dispatch: d, renews: limit >= l.leaseLeft()}
 	if g != nil {
 		c.gate, c.entry = g.gate, g.entry

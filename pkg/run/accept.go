@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/deadletter"
@@ -133,8 +134,18 @@ func invalidDetails(bad *JobError) envelope.Details {
 	return envelope.Details{"field": clip(bad.Field)}
 }
 
-// clip keeps a detail within its 256 bytes.
-func clip(s string) string { return s[:min(len(s), 256)] }
+// clip keeps a detail within its 256 bytes, and its characters whole: stored and read again it must be the same text.
+func clip(s string) string {
+	const most = 256
+	if len(s) <= most {
+		return s
+	}
+	n := most
+	for n > most-utf8.UTFMax && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
 
 // salvage reads the owner of a job that is readable JSON but no valid job.
 func salvage(data []byte) *Job {

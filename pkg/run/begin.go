@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strconv"
+	"time"
 
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -34,6 +35,8 @@ type Dispatch struct {
 	Optional bool
 	Proposed json.RawMessage
 	Deadline Time
+	// Timeout is the tool's when the step was started: a reload may take the tool away before the request leaves.
+	Timeout time.Duration
 }
 
 // Begin starts a step whose turn has come: its tool is found, its args are resolved and validated, the actor is
@@ -81,6 +84,7 @@ func (r *Run) Begin(name string, tools Tools, st Start, now Time) *Dispatch {
 	d := &Dispatch{
 		Step: s.Name, Tool: s.Tool, Effect: s.Effect, ID: s.Dispatch, Attempt: s.Attempt, Proposal: s.Proposal, Key: s.Key,
 		Ref: r.Ref(s.Name), Args: args, Optional: s.Optional, Deadline: r.Deadline,
+		Timeout: tool.Timeout,
 	}
 	if s.mayRefer() {
 		d.Proposed = s.Args

@@ -41,7 +41,7 @@ func tools() registry {
 	g := registry{}
 	for _, t := range []*run.Tool{
 		{Name: "read", Effect: envelope.Read},
-		{Name: "write", Effect: envelope.Write, Verify: lookup()},
+		{Name: "write", Effect: envelope.Write, Verify: lookup(), Timeout: 20 * time.Second},
 		{Name: "always", Effect: envelope.Write, Verify: always},
 		{Name: "blind", Effect: envelope.Write, Verify: blind}, // a lookup without a consistency window
 		{Name: "keyed", Effect: envelope.Write, IdempotentFor: 10 * time.Second},

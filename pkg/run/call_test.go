@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -77,12 +78,28 @@ func TestReferences(t *testing.T) {
 	}
 }
 
+// A detail that is cut to its bound is the same text once it has been stored and read again.
+func TestDetailsKeepCharactersWhole(t *testing.T) {
+	for _, prefix := range []string{"", "a", "ab", "abc"} {
+		d := create(t, job("", step("p", "read", "{}"), step("a", "read", `{"x":{"$from":"p#/`+prefix+strings.Repeat("😀", 100)+`"}}`)))
+		d.call("p", ok("{}"))
+		if d.begin("a") != nil {
+			t.Fatal("a step without its reference was started")
+		}
+		field, _ := d.r.Step("a").Fail.Details["field"].(string)
+		if !utf8.ValidString(field) || len(field) > 256 || len(field) < 250 {
+			t.Errorf("%d bytes, whole: %v", len(field), utf8.ValidString(field))
+		}
+	}
+}
+
 func TestDispatch(t *testing.T) {
 	d := create(t, job("", step("a", "write", `{"n":1}`, `"optional":true`), step("b", "read", "{}")))
 	x := d.begin("a")
 	want := run.Dispatch{
 		Step: "a", Tool: "write", Effect: envelope.Write, ID: "d1", Attempt: 1, Proposal: 1, Key: "acme/run_1/a", Ref: "acme/run_1/a",
 		Args: json.RawMessage(`{"n":1}`), Optional: true, Deadline: d.r.Deadline,
+		Timeout: 20 * time.Second,
 	}
 	if got, _ := json.Marshal(x); string(got) != func() string { b, _ := json.Marshal(want); return string(b) }() {
 		t.Errorf("%s", got)
