@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,8 +30,8 @@ const (
 type service struct {
 	nc    *nats.Conn
 	micro micro.Service
-	slots chan struct{}
-	calls sync.WaitGroup
+	slots chan struct{} // one for each call that is being answered
+	ended chan struct{} // closed: no further call is taken up
 	stats map[string]*callStats
 }
 
@@ -43,7 +42,7 @@ type callStats struct {
 
 // serveOperator offers the calls until stop is called, which waits for those that are being answered.
 func serveOperator(ctx context.Context, nc *nats.Conn, o *operator.Operator, id string) (stop func(), err error) {
-	s := &service{nc: nc, slots: make(chan struct{}, callsAtOnce), stats: map[string]*callStats{}}
+	s := &service{nc: nc, slots: make(chan struct{}, callsAtOnce), ended: make(chan struct{}), stats: map[string]*callStats{}}
 	calls := operator.Calls()
 	for _, c := range calls {
 		s.stats[endpointName(c)] = new(callStats)
@@ -74,7 +73,7 @@ func serveOperator(ctx context.Context, nc *nats.Conn, o *operator.Operator, id 
 	_ = nc.FlushTimeout(time.Second)
 	return func() {
 		_ = s.micro.Stop()
-		s.calls.Wait()
+		s.end()
 	}, nil
 }
 
@@ -84,15 +83,35 @@ func endpointName(c *operator.Call) string { return c.Noun + "-" + c.Verb }
 func (s *service) handler(ctx context.Context, o *operator.Operator, c *operator.Call) micro.Handler {
 	stats := s.stats[endpointName(c)]
 	return micro.HandlerFunc(func(r micro.Request) {
-		s.slots <- struct{}{}
-		s.calls.Add(1)
 		subject, reply, data := r.Subject(), r.Reply(), r.Data()
-		go func() {
-			defer s.calls.Done()
-			defer func() { <-s.slots }()
-			s.answer(ctx, o, c, stats, subject, reply, data)
-		}()
+		s.take(func() { s.answer(ctx, o, c, stats, subject, reply, data) })
 	})
+}
+
+// take answers a call in a goroutine of its own, when there is room. A subscription that was stopped may still hand over
+// what had come: such a call is not taken up, its caller asks again and another reconciler may answer.
+func (s *service) take(answer func()) {
+	select {
+	case <-s.ended:
+		return
+	default:
+	}
+	select {
+	case s.slots <- struct{}{}:
+		go func() {
+			defer func() { <-s.slots }()
+			answer()
+		}()
+	case <-s.ended:
+	}
+}
+
+// end takes up no further call and waits for those that are being answered.
+func (s *service) end() {
+	close(s.ended)
+	for range cap(s.slots) {
+		s.slots <- struct{}{} // whoever has a slot is being answered; nobody gets one any more
+	}
 }
 
 func (s *service) answer(ctx context.Context, o *operator.Operator, c *operator.Call, stats *callStats, subject, inbox string, data []byte) {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,13 +84,7 @@ func (w *Worker) newer(id run.ID, err error) bool {
 func (w *Worker) settleOnce(ctx context.Context, id run.ID, facts []run.Fact) error {
 	h, err := w.Records.Load(ctx, id)
 	if errors.Is(err, record.ErrNotFound) {
-		// Same store, no record: the run has expired. Nothing is created; an effect that no record has is worth a look.
-		for _, f := range facts {
-			if f.Effect != nil && f.Effect.Reply.OK {
-				w.Log.Error("the journal has an effect whose run is forgotten", "tenant", id.Tenant, "run_id", id.Run, "step", f.Intent.Step)
-			}
-		}
-		return nil
+		return w.forgotten(ctx, id, facts)
 	}
 	if err != nil {
 		return err
@@ -104,6 +99,27 @@ func (w *Worker) settleOnce(ctx context.Context, id run.ID, facts []run.Fact) er
 		return err
 	}
 	return w.Records.Publish(ctx, h)
+}
+
+// forgotten: same store, no record, so the run has expired or was removed. Nothing is created; a write that was done and that
+// no record has is told to its owner, once for its dispatch. It stays in the journal as not settled until that is published.
+func (w *Worker) forgotten(ctx context.Context, id run.ID, facts []run.Fact) error {
+	for _, f := range facts {
+		if f.Effect == nil || !f.Effect.Reply.OK {
+			continue
+		}
+		w.Log.Error("the journal has an effect whose run is forgotten", "tenant", id.Tenant, "run_id", id.Run, "step", f.Intent.Step, "tool", f.Intent.Tool)
+		d, at := w.Defaults(), w.Records.Now()
+		a := deadletter.Alert{
+			Schema: deadletter.AlertSchema, Tenant: id.Tenant, Owner: cmp.Or(f.Intent.Owner, d.Owner), ReasonCode: deadletter.ReasonForgotten,
+			Severity: deadletter.SeverityOf(deadletter.ReasonForgotten), RunID: id.Run, Workflow: cmp.Or(f.Intent.Workflow, d.Workflow),
+			Tool: f.Intent.Tool, Count: 1, FirstAt: f.Effect.At, At: at, Summary: deadletter.SummaryOf(deadletter.ReasonForgotten),
+		}
+		if err := w.Records.Alert(ctx, a, id.Tenant+"/"+id.Run+"/forgotten/"+string(f.Intent.Dispatch)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // offloaded puts the large results of facts into the object store, as the call's own end would have.

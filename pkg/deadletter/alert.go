@@ -20,6 +20,10 @@ const (
 // it: it is the runtime's own failure, not a call's.
 const ReasonOverdue = "run_overdue"
 
+// ReasonForgotten is the reason of the alert for a write that is in a journal as done and in no record: its run was removed,
+// or has expired while the executor was away.
+const ReasonForgotten = "effect_without_run"
+
 // Severity says how loud an alert is. None is no alert.
 type Severity string
 
@@ -57,6 +61,7 @@ var rules = map[string]struct {
 	"provider_denied":               {Page, "A provider denied access with the configured credentials."},
 	"poison_job":                    {Page, "Every worker that took a step was lost; the step is stopped."},
 	ReasonOverdue:                   {Page, "A run is past its deadline without a terminal outcome."},
+	ReasonForgotten:                 {Page, "A write was done whose run is forgotten; a person must see whether anybody was told of it."},
 	"turn_budget_exhausted":         {Ticket, "A run ended because its turns are used up."},
 	"tool_call_budget_exhausted":    {Ticket, "A run ended because its tool calls are used up."},
 	"elapsed_budget_exhausted":      {Ticket, "A run ended because its time is used up."},

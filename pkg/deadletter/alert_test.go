@@ -12,11 +12,11 @@ import (
 func TestSeverity(t *testing.T) {
 	want := map[string]Severity{
 		"external_outcome_unknown": Page, "external_outcome_disputed": Page, "attempt_budget_exhausted": Page,
-		"not_authorized": Page, "provider_denied": Page, "poison_job": Page, "run_overdue": Page,
+		"not_authorized": Page, "provider_denied": Page, "poison_job": Page, "run_overdue": Page, "effect_without_run": Page,
 		"turn_budget_exhausted": Ticket, "tool_call_budget_exhausted": Ticket, "elapsed_budget_exhausted": Ticket,
 		"input_token_budget_exhausted": Ticket, "output_token_budget_exhausted": Ticket, "cost_budget_exhausted": Ticket,
 	}
-	reasons := []string{ReasonOverdue, "invoice_already_paid", ""}
+	reasons := []string{ReasonOverdue, ReasonForgotten, "invoice_already_paid", ""}
 	for _, row := range envelope.Codes() {
 		reasons = append(reasons, row.ReasonCode)
 	}
