@@ -312,7 +312,7 @@ func TestGatesAreOfTheToolsThatAreThere(t *testing.T) {
 		if !isClosed(entry) {
 			t.Fatalf("%s: a step of no tool waits, and would never be refused", name)
 		}
-		g.of(name).learn(failed(envelope.CodeUpstreamRateLimited, time.Minute), 1, 0)
+		g.of(name).learn(nil, failed(envelope.CodeUpstreamRateLimited, time.Minute), 1, 0)
 		g.of(name).leave("t", entry)
 	}
 	if len(g.byTool) != 0 || len(told) != 0 {
@@ -320,7 +320,7 @@ func TestGatesAreOfTheToolsThatAreThere(t *testing.T) {
 	}
 	gate := g.of("acme")
 	inside, waits := gate.enter("t"), gate.enter("t")
-	gate.learn(failed(envelope.CodeUpstreamRateLimited, time.Minute), 1, 0)
+	gate.learn(nil, failed(envelope.CodeUpstreamRateLimited, time.Minute), 1, 0)
 	delete(have, "acme")
 	g.refresh()
 	if len(g.byTool) != 0 || len(told) != 2 || told[1] {
@@ -329,7 +329,7 @@ func TestGatesAreOfTheToolsThatAreThere(t *testing.T) {
 	if !isClosed(waits) {
 		t.Fatal("who waited for the tool that is gone waits on, and would never be refused")
 	}
-	gate.learn(failed(envelope.CodeUpstreamRateLimited, time.Minute), 1, 0)
+	gate.learn(nil, failed(envelope.CodeUpstreamRateLimited, time.Minute), 1, 0)
 	gate.leave("t", inside)
 	gate.leave("t", waits)
 	if len(told) != 2 {
