@@ -64,9 +64,17 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	tools := newLive(box)
 	defer p.traced(ctx, "agentrun-executor", &c.Process, tools)()
 	w := newWorker(&c, p, conn, j, tools)
-	fleet := greet(ctx, conn, uuid.NewString(), p.log, w.Sharing, w.Refresh)
+	name := uuid.NewString()
+	own := func() offer { return offer{Name: name, Queues: c.Queues, Tools: tools.box().Registry.Names()} }
+	others := newRoster(own, func(data []byte) error { return conn.Tell(rosterHint, data) }, tools.unknownToolGrace)
+	w.Elsewhere = others.has
+	others.gather(ctx, conn, p.log)
+	fleet := greet(ctx, conn, name, p.log, w.Sharing, w.Refresh)
 	tools.executors = fleet.executors
-	go tools.follow(ctx, &c.Process, p.log, w.Refresh, kinds)
+	go tools.follow(ctx, &c.Process, p.log, func() {
+		w.Refresh()
+		_ = others.announce() // and again soon, should it be lost
+	}, kinds)
 	return p.work(ctx, &c, conn, j, w, fleet)
 }
 
@@ -75,7 +83,7 @@ func newWorker(c *ExecutorConfig, p *process, conn *bus.Conn, j *journal.Journal
 	return worker.New(worker.Config{
 		ID: c.ID, Holder: j.Holder(), Lease: c.Lease, Concurrency: c.Concurrency, DrainTimeout: c.DrainTimeout,
 		PoisonAfter: tools.box().File.Defaults.PoisonAfter, Defaults: tools.defaults, Shares: tools.share,
-		Boot: boottime.Now, Random: rand.Float64,
+		Boot: boottime.Now, Random: rand.Float64, UnknownToolGrace: tools.unknownToolGrace,
 		Records: newRecords(conn, &c.Process, tools), Journal: j, Tools: tools, Hints: conn, Waker: conn, Store: streamStore{conn},
 		Observe: p.observer, Ready: p.ready, Log: p.log,
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/agentrun/executor/internal/fair"
 	"github.com/agentrun/executor/internal/record"
@@ -45,6 +46,9 @@ func (t *live) share(tenant string) fair.Limit {
 }
 
 func (t *live) defaults() run.Defaults { return t.box().defaults() }
+
+// unknownToolGrace is for how long a run waits for another executor that has its tool.
+func (t *live) unknownToolGrace() time.Duration { return t.box().File.Defaults.UnknownToolGrace }
 
 // follow reloads the config whenever reload says so, until ctx ends. It is validated first: a bad file changes nothing.
 // done is called after each change.

@@ -58,6 +58,26 @@ func (c *Conn) OnHint(holder string, fn func(run.ID)) (stop func(), err error) {
 	return func() { _ = sub.Unsubscribe() }, nil
 }
 
+// Tell sends everyone who listens at a holder's name something that only these processes understand. Nothing is promised.
+func (c *Conn) Tell(holder string, data []byte) error {
+	if err := c.nc.Publish(HintSubject(holder), data); err != nil {
+		return fmt.Errorf("bus: tell %s: %w", holder, err)
+	}
+	return nil
+}
+
+// OnTold calls fn, from one goroutine, with what Tell sends to the name, until stop is called. It listens when it returns.
+func (c *Conn) OnTold(holder string, fn func(data []byte)) (stop func(), err error) {
+	sub, err := c.nc.Subscribe(HintSubject(holder), func(m *nats.Msg) { fn(m.Data) })
+	if err == nil {
+		err = c.nc.Flush()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bus: what is told to %s: %w", holder, err)
+	}
+	return func() { _ = sub.Unsubscribe() }, nil
+}
+
 // QueuedJob is a job that is still in the queue.
 type QueuedJob struct {
 	Queue   string

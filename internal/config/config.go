@@ -59,6 +59,8 @@ type Defaults struct {
 	Retry     run.Retry
 	// PoisonAfter is how many losses of one step in one episode make it POISON_JOB.
 	PoisonAfter int
+	// UnknownToolGrace is for how long a run waits for another executor that has a tool which this one does not know.
+	UnknownToolGrace time.Duration
 }
 
 // Tenant is one tenant's share of the fleet.
@@ -158,6 +160,7 @@ const (
 	defaultTimeout           = 30 * time.Second
 	defaultVerifyAttempts    = 5
 	defaultPoisonAfter       = 3
+	defaultUnknownToolGrace  = 5 * time.Minute
 	defaultMaxResultBytes    = 256 << 10
 	maxResultBytesMax        = 8 << 20
 	defaultIdempotencyHeader = "Idempotency-Key"

@@ -48,7 +48,7 @@ func TestSampleOfTheContract(t *testing.T) {
 			MaxTurns: 12, MaxToolCalls: 32, MaxAttemptsPerStep: 3, MaxElapsedMillis: 900_000, MaxInputTokens: 500_000,
 			MaxOutputTokens: 80_000, MaxEstimatedCostMinorUnits: 500,
 		},
-		MaxBudget: &budget.Ceiling{MaxToolCalls: &thousand}, Retry: retry, PoisonAfter: 3,
+		MaxBudget: &budget.Ceiling{MaxToolCalls: &thousand}, Retry: retry, PoisonAfter: 3, UnknownToolGrace: 5 * time.Minute,
 	}
 	if !reflect.DeepEqual(f.Defaults, wantDefaults) {
 		t.Errorf("defaults:\n got %+v\nwant %+v", f.Defaults, wantDefaults)

@@ -102,11 +102,11 @@ func (d *decoder) readable(data []byte) (string, bool) {
 }
 
 func (d *decoder) defaults(p *pair) Defaults {
-	out := Defaults{Budget: builtinBudget(), Retry: builtinRetry(), PoisonAfter: defaultPoisonAfter}
+	out := Defaults{Budget: builtinBudget(), Retry: builtinRetry(), PoisonAfter: defaultPoisonAfter, UnknownToolGrace: defaultUnknownToolGrace}
 	if p == nil {
 		return out
 	}
-	o := d.object(p, "defaults", "owner", "workflow", "actor", "budget", "max_budget", "retry", "poison_after")
+	o := d.object(p, "defaults", "owner", "workflow", "actor", "budget", "max_budget", "retry", "poison_after", "unknown_tool_grace")
 	if o == nil {
 		return out
 	}
@@ -114,6 +114,7 @@ func (d *decoder) defaults(p *pair) Defaults {
 	out.Workflow = o.label("workflow")
 	out.Actor = o.label("actor")
 	out.PoisonAfter = int(o.whole("poison_after", defaultPoisonAfter, 1, 1000))
+	out.UnknownToolGrace = o.duration("unknown_tool_grace", defaultUnknownToolGrace, 0, 24*time.Hour)
 	out.Retry = d.retry(o, out.Retry)
 	given := d.budget(o.get("budget"), "defaults.budget")
 	out.Budget = budget.Fill(given, out.Budget)

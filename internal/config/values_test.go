@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -76,7 +77,7 @@ tenants: {acme: {concurrency: 8, weight: 2}, b: {}}
 
 func TestRetryOverridesEachDefault(t *testing.T) {
 	f := mustParse(t, "c.yaml", `
-defaults: {retry: {initial_delay: 1s, max_attempts: 7}, poison_after: 5, max_budget: {max_tool_calls: 10, max_elapsed: 1m}}
+defaults: {retry: {initial_delay: 1s, max_attempts: 7}, poison_after: 5, unknown_tool_grace: 90s, max_budget: {max_tool_calls: 10, max_elapsed: 1m}}
 tools:
   a: {effect: read, http: {url: 'http://h/'}, retry: {jitter: 0, max_retry_after: 0s}, poison_after: 1}
   b: {effect: read, http: {url: 'http://h/'}, retry: {initial_delay: 2m}}
@@ -92,6 +93,9 @@ tools:
 		if got := f.Tools[i].Retry; got != want {
 			t.Errorf("%s: got %+v, want %+v", f.Tools[i].Name, got, want)
 		}
+	}
+	if f.Defaults.UnknownToolGrace != 90*time.Second {
+		t.Errorf("unknown_tool_grace: %s", f.Defaults.UnknownToolGrace)
 	}
 	if f.Tools[0].PoisonAfter != 1 || f.Tools[1].PoisonAfter != 5 {
 		t.Errorf("poison_after: %d and %d", f.Tools[0].PoisonAfter, f.Tools[1].PoisonAfter)

@@ -45,6 +45,7 @@ type loop struct {
 	failing  time.Time       // since when the store gives errors
 	unsent   []*run.Dispatch // started in a write that failed: the record may have them, and they were never sent
 	cutOff   bool            // calls were cut off at the end of the drain time
+	passes   bool            // a step's tool is another executor's: what was delivered is given back for that one
 }
 
 func newLoop(w *Worker, id run.ID) *loop {
@@ -324,7 +325,7 @@ func (w *Worker) forgetLoop(l *loop) {
 }
 
 // answer acknowledges the deliveries of a run that rests: the record says until when, and every outcome it owed is in the
-// stream. While draining, a run that could go on is given back instead.
+// stream. A run that could go on is given back instead, while this process drains or lacks the tool.
 func (l *loop) answer() {
 	giveBack := false
 	if l.h != nil && l.h.Run != nil && l.w.isDraining() {
@@ -332,9 +333,12 @@ func (l *loop) answer() {
 	}
 	for _, d := range l.holding {
 		var err error
-		if giveBack {
+		switch {
+		case giveBack:
 			err = d.Release(0)
-		} else {
+		case l.passes:
+			err = d.Release(passOn)
+		default:
 			err = d.Ack()
 		}
 		if err != nil {

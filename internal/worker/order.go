@@ -81,6 +81,9 @@ func (l *loop) decide(ctx context.Context) *change {
 	if r.Pending {
 		return c // accepted without starting anything; the next look goes on
 	}
+	if l.judge(r, now) { // what an operator's call has brought
+		c.changed = true
+	}
 	c.err = l.begin(ctx, c, now, due)
 	l.verify(ctx, r, now)
 	if r.Lease != nil && l.renewDue() {
@@ -138,6 +141,10 @@ func (l *loop) intake(c *change, now envelope.Time) {
 				c.changed = true
 			}
 		}
+		// Job by job: the steps that came with a wrong one are those that it keeps from starting.
+		if l.judge(l.h.Run, now) {
+			c.changed = true
+		}
 	}
 }
 
@@ -172,6 +179,7 @@ func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) err
 		return nil
 	}
 	r := l.h.Run
+	l.passes = false
 	var need run.Need
 	for range r.Steps { // a step that may not start gets its end at once and can make way for the next
 		need = r.Next(due)
@@ -181,6 +189,9 @@ func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) err
 		progress := false
 		for _, name := range slices.Concat(need.Ready, l.waitingHere(need.Postponed)) {
 			s := r.Step(name)
+			if l.away(r, s, now) {
+				continue
+			}
 			g := l.grant(s, c)
 			if !g.ready() || l.isBarred(s.Tool) {
 				continue

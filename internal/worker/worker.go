@@ -130,7 +130,8 @@ type Ready interface {
 	Clear(name string)
 }
 
-// Config is what a worker is made of. All fields are required but Shares, without which all tenants are alike.
+// Config is what a worker is made of. All fields are required but Shares, without which all tenants are alike, and
+// Elsewhere with its UnknownToolGrace.
 type Config struct {
 	ID           string // the --id: for people
 	Holder       string // the journal's random id and the process's start number, with a dot between: for leases
@@ -142,6 +143,11 @@ type Config struct {
 	Shares       func(tenant string) fair.Limit // each tenant's part of the slots
 	Boot         func() time.Duration           // a clock that counts suspension
 	Random       func() float64                 // in [0, 1)
+	// Elsewhere says whether another executor that takes the queue has, or had a short while ago, a tool that this one does
+	// not know; nil: no other has.
+	Elsewhere func(queue, tool string) bool
+	// UnknownToolGrace is for how long a run waits for such an executor.
+	UnknownToolGrace func() time.Duration
 
 	Records *record.Records
 	Journal Journal
@@ -168,10 +174,11 @@ type Worker struct {
 
 	store atomic.Int64 // creation time of the store that the journal has settled with, Unix nanoseconds
 
-	mu    sync.Mutex
-	loops map[run.ID]*loop
-	wg    sync.WaitGroup
-	ended bool
+	mu     sync.Mutex
+	loops  map[run.ID]*loop
+	warned map[string]time.Time // by tool, see warnOf
+	wg     sync.WaitGroup
+	ended  bool
 }
 
 // New makes a worker; Start connects it to a puller.
@@ -183,7 +190,7 @@ func New(c Config) *Worker {
 	shares := fair.New(c.Shares)
 	return &Worker{
 		Config: c, shares: shares, slots: newSlots(c.Concurrency, shares), gates: newGates(limitsOf(c.Tools), c.Shares, c.Observe.Breaker), ctx: ctx, stop: stop,
-		draining: make(chan struct{}), cutoff: make(chan struct{}), loops: map[run.ID]*loop{},
+		draining: make(chan struct{}), cutoff: make(chan struct{}), loops: map[run.ID]*loop{}, warned: map[string]time.Time{},
 	}
 }
 

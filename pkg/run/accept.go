@@ -332,6 +332,7 @@ func (r *Run) sort(j *Job, now Time) (news []int, amends, refused int) {
 			}
 		case s.Tool == js.Tool && s.amendable(r):
 			s.propose(js.Args)
+			r.proposedAnew(s)
 			amends++
 			r.note(Event{At: now, Kind: EventAmend, Step: s.Name, Attempt: s.Attempt, By: r.Actor})
 		default:
@@ -363,6 +364,7 @@ func (s *Step) propose(args json.RawMessage) {
 	}
 	s.Fail, s.NotBefore, s.Approved, s.Asked = nil, 0, "", nil
 	s.FirstSent = 0
+	s.Unchecked = true
 }
 
 // restart lets the stopped steps start after all whose stopper is done or waived.
@@ -382,7 +384,7 @@ func (r *Run) append(j *Job, only []int, now Time) {
 	add := func(js *JobStep) {
 		r.Steps = append(r.Steps, &Step{
 			Name: js.Step, Tool: js.Tool, Args: js.Args, Digest: digest(js.Tool, js.Args), Optional: js.Optional,
-			Parallel: j.Parallel, State: Ready, Proposal: 1, Proposals: 1,
+			Parallel: j.Parallel, State: Ready, Proposal: 1, Proposals: 1, Unchecked: true,
 		})
 	}
 	if only == nil && len(r.Steps) == 0 {

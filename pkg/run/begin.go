@@ -46,6 +46,7 @@ func (r *Run) Begin(name string, tools Tools, st Start, now Time) *Dispatch {
 	i := r.mustStart(name, now)
 	s := r.Steps[i]
 	defer r.settle(now)
+	s.Unchecked = false
 	resend := s.State == InDoubt
 	tool, args, fail := r.prepare(i, tools)
 	if (resend || s.Unsettled) && (fail != nil || envelope.ArgsDigest(s.Tool, args) != s.SentArgs || !r.mayResend(s, tool, now)) {

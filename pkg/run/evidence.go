@@ -167,7 +167,7 @@ func (r *Run) done(s *Step, c committed, now Time) {
 		return
 	}
 	s.to(Done)
-	s.Doubt, s.Fail, s.NotBefore, s.Unsettled = nil, nil, 0, false
+	s.Doubt, s.Fail, s.NotBefore, s.Unsettled, s.Unchecked = nil, nil, 0, false, false
 	s.Result, s.ResultRef, s.Omitted = c.result, c.ref, c.omitted || c.invalid != ""
 	if s.Omitted {
 		s.Result = nil

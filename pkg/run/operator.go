@@ -99,6 +99,7 @@ func (r *Run) reopen(now Time) {
 	}
 	for _, s := range r.Steps {
 		s.Used, s.Failures, s.Losses, s.Proposals = 0, 0, 0, min(s.Proposals, 1)
+		s.Unchecked = s.State != Done // the config may have changed since
 	}
 	r.Losses = 0
 }

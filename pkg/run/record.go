@@ -125,6 +125,8 @@ type Step struct {
 	// StoppedBy names the fatal step of an open run that keeps this one from starting.
 	StoppedBy string `json:"stopped_by,omitempty"`
 	Waived    bool   `json:"waived,omitempty"`
+	// Unchecked: nobody has looked yet whether tool and args fit, see Judge.
+	Unchecked bool `json:"unchecked,omitempty"`
 
 	Attempt   int        `json:"attempt,omitempty"`   // dispatches so far, over all episodes
 	Used      int        `json:"used,omitempty"`      // attempts of this episode that count against the budget
