@@ -139,7 +139,10 @@ func compileExpr(kind, source string, wantBool bool, path ...any) (*expr, error)
 	if err != nil {
 		return nil, &SpecError{Path: path, Line: 1, Column: 1, Message: "cannot be evaluated: " + err.Error()}
 	}
-	steps, _ := plainPath(tree.NativeRep().Expr())
+	steps, plain := plainPath(tree.NativeRep().Expr())
+	if !plain {
+		steps = nil // those after something that is none, as in body.items.filter(…)[0].id
+	}
 	return &expr{program: program, path: steps}, nil
 }
 

@@ -212,23 +212,25 @@ func TestGoLookupOfAnotherKind(t *testing.T) {
 	}
 }
 
-func TestWarnings(t *testing.T) {
-	at := func(url, committed string) *Spec {
-		return &Spec{Verify: &VerifySpec{Kind: KindSpec{HTTP: &HTTPSpec{URL: url}}, Committed: committed}}
+// The end of an expression may look like a path whose beginning is none.
+func TestAPathBehindSomethingElse(t *testing.T) {
+	body, err := decodeJSON([]byte(`{"items": [{"ref": "x", "id": 1.50}, {"ref": "acme/r/s", "id": 2.50}]}`))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, c := range []struct {
-		spec *Spec
-		want int
-	}{
-		{&Spec{}, 0},
-		{at("https://h/?ref={operation_ref}", "true"), 0},
-		{at("https://h/{idempotency_key}", "true"), 0},
-		{at("https://h/", "body.exists(i, i.ref == operation_ref)"), 0},
-		{at("https://h/{invoice_id}", "size(body) > 0"), 1},
-		{&Spec{Verify: &VerifySpec{Kind: kindSpec(KindNATS)}}, 0},
+	for source, want := range map[string]string{
+		"body.items.filter(i, i.ref == operation_ref)[0]":    `{"id":2.50,"ref":"acme/r/s"}`,
+		"body.items.filter(i, i.ref == operation_ref)[0].id": `2.5`,
+		"(status == 200 ? body : args).items[1].id":          `2.5`,
+		"body.items[1].id": `2.50`,
 	} {
-		if got := Warnings(c.spec); len(got) != c.want {
-			t.Errorf("%+v: %v", c.spec.Verify, got)
+		e, err := compileExpr(KindHTTP, source, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, ok := e.value(&scope{status: 200, body: body, bodyKnown: true, args: map[string]any{}, ref: "acme/r/s"})
+		if b, _ := AppendJSON(nil, v); !ok || string(b) != want {
+			t.Errorf("%s is %s (%t), want %s", source, b, ok, want)
 		}
 	}
 }
