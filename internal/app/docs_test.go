@@ -26,7 +26,7 @@ func whole(block string) string {
 	case strings.HasPrefix(first, "defaults:") || strings.HasPrefix(first, "tools:"), strings.HasPrefix(first, "mcp_servers:"):
 		return block
 	}
-	return "mcp_servers: {billing: {command: [billing-mcp]}}\ntools:\n  x:\n    effect: write\n    " + block
+	return "mcp_servers: {billing: {command: [billing-mcp]}}\ntools:\n  x:\n    effect: write\n    " + strings.ReplaceAll(strings.TrimSpace(block), "\n", "\n    ") + "\n"
 }
 
 func TestTheExamplesInTheDocs(t *testing.T) {

@@ -48,7 +48,7 @@ func (d *decoder) kind(o *object, f *File, reads bool) connector.KindSpec {
 }
 
 func (d *decoder) http(p *pair, path string, reads bool) *connector.HTTPSpec {
-	o := d.object(p, path, "method", "url", "headers", "idempotency_header", "tls", "proxy_from_env", "max_conns_per_host")
+	o := d.object(p, path, "method", "url", "headers", "body", "form", "idempotency_header", "tls", "proxy_from_env", "max_conns_per_host")
 	if o == nil {
 		return nil
 	}
@@ -60,6 +60,8 @@ func (d *decoder) http(p *pair, path string, reads bool) *connector.HTTPSpec {
 	h := &connector.HTTPSpec{
 		Method:            o.choice("method", method, "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"),
 		Headers:           o.headers("headers"),
+		Body:              o.template("body"),
+		Form:              o.template("form"),
 		IdempotencyHeader: o.text("idempotency_header", defaultIdempotencyHeader),
 		ProxyFromEnv:      o.boolean("proxy_from_env", false),
 		MaxConnsPerHost:   int(o.whole("max_conns_per_host", 0, 1, 65535)),
@@ -67,7 +69,12 @@ func (d *decoder) http(p *pair, path string, reads bool) *connector.HTTPSpec {
 	if q := o.n.pair("idempotency_header"); q != nil && h.IdempotencyHeader != "" && !headerName.MatchString(h.IdempotencyHeader) {
 		d.fail(q.value, "%s.idempotency_header is no name for a header: use letters, digits and -", path)
 	}
+	if q := o.n.pair("form"); q != nil && o.n.pair("body") != nil {
+		d.failAt(q.place, "%s has both body and form: keep body for JSON or form for application/x-www-form-urlencoded", path)
+	}
+	d.contentType(o, h)
 	if q := o.n.pair("headers"); q != nil {
+		q.value.each(func(n *node) { d.noPlaceholderFromOutside(n, path+".headers") })
 		for _, e := range q.value.pairs {
 			if strings.EqualFold(e.key, h.IdempotencyHeader) {
 				d.failAt(e.place, "%s.headers.%s is set by the runtime: remove it, or name another idempotency_header", path, printable(e.key))

@@ -61,6 +61,7 @@ func (d *decoder) tool(p *pair, f *File) *connector.Spec {
 	s.MaxResultBytes = int(o.whole("max_result_bytes", defaultMaxResultBytes, 1, maxResultBytesMax))
 	s.PoisonAfter = int(o.whole("poison_after", int64(f.Defaults.PoisonAfter), 1, 1000))
 	d.combinations(o, s)
+	d.args(o, s)
 	return s
 }
 
@@ -117,14 +118,16 @@ func (d *decoder) verify(tool *object, f *File, s *connector.Spec) *connector.Ve
 	if v.HasWindow && !o.has("not_committed") {
 		d.warn(o.n.pair("consistency_window").place, "%s.consistency_window has no effect without not_committed: nothing can prove absence", o.path)
 	}
-	if h := v.Kind.HTTP; h != nil && !namesOperation(h.URL, v.Committed, v.NotCommitted) {
+	if h := v.Kind.HTTP; h != nil && !namesOperation(h, v.Committed, v.NotCommitted, v.Result) {
 		d.warn(p.place, "%s uses neither {operation_ref} nor {idempotency_key}: it may find another operation than the one that is looked up", o.path)
 	}
 	return v
 }
 
-func namesOperation(texts ...string) bool {
-	return slices.ContainsFunc(texts, func(s string) bool {
+// namesOperation reports whether a lookup over http depends on the operation.
+func namesOperation(h *connector.HTTPSpec, expressions ...string) bool {
+	names, _ := placeholders(h)
+	return names["operation_ref"] || names["idempotency_key"] || slices.ContainsFunc(expressions, func(s string) bool {
 		return strings.Contains(s, "operation_ref") || strings.Contains(s, "idempotency_key")
 	})
 }

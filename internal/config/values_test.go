@@ -212,6 +212,22 @@ func TestWarnings(t *testing.T) {
 			"c.yaml:4:5: warning: tools.t is a write by GET: proxies and caches may repeat or answer it",
 		},
 		{
+			"JSON that is called a form", "tools:\n  t:\n    effect: write\n    http:\n      url: 'http://h/'\n      headers: {content-type: application/x-www-form-urlencoded}\n",
+			"c.yaml:6:17: warning: tools.t.http.headers.content-type: the body is JSON: write form for one that is not",
+		},
+		{
+			"a form that is called JSON", "tools:\n  t:\n    effect: write\n    http:\n      url: 'http://h/'\n      headers: {Content-Type: application/json}\n      form: {a: '{a}'}\n",
+			"c.yaml:6:17: warning: tools.t.http.headers.Content-Type: form makes an application/x-www-form-urlencoded body: remove it: the runtime sends the one that is right",
+		},
+		{
+			"a type of no body", "tools:\n  t:\n    effect: read\n    http:\n      url: 'http://h/'\n      headers: {Content-Type: application/json}\n",
+			"c.yaml:6:17: warning: tools.t.http.headers.Content-Type: a GET has no body: remove it: the runtime sends the one that is right",
+		},
+		{
+			"a placeholder that nothing fills", "tools:\n  t:\n    effect: write\n    http: {url: 'http://h/{id}', headers: {If-Match: '{etga}'}, body: {n: '{n}', ref: '{operation_ref}'}}\n    input_schema: {required: [id], properties: {n: {}}}\n",
+			"c.yaml:4:5: warning: tools.t.http has a placeholder {etga} that nothing fills: input_schema has no such property",
+		},
+		{
 			"an actor with a star", "tools:\n  t:\n    effect: read\n    http: {url: 'http://h/'}\n    allow: {actors: ['agent:*']}\n",
 			"c.yaml:5:22: warning: tools.t.allow.actors[0] is compared as it is written: * is no wildcard",
 		},

@@ -93,6 +93,8 @@ type HTTPSpec struct {
 	Method            string
 	URL               string
 	Headers           map[string]string
+	Body              any    // as decoded, numbers as json.Number: the JSON body with {name} in its texts; nil: the args
+	Form              any    // likewise, sent as application/x-www-form-urlencoded; at most one of the two
 	IdempotencyHeader string // "" means Idempotency-Key
 	TLS               *TLSSpec
 	ProxyFromEnv      bool

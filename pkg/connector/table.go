@@ -50,7 +50,9 @@ func (c *classifier) byStatus(status int) (reply envelope.Reply, success bool) {
 		return c.fail(envelope.CodeResourceNotFound), false
 	case 409:
 		return c.fail(envelope.CodeStateConflict), false
-	case 412:
+	case 412, 428:
+		// RFC 9110 15.5.13: the version that was named is not the present one; RFC 6585 3: none was named. In both cases
+		// nothing was done, and what helps is the present version.
 		return c.fail(envelope.CodeVersionConflict), false
 	case 429:
 		return c.fail(envelope.CodeUpstreamRateLimited), false

@@ -54,7 +54,7 @@ func TestDefaultTable(t *testing.T) {
 	add(same(envelope.CodeUpstreamDenied), 401, 403)
 	add(same(envelope.CodeResourceNotFound), 404, 410)
 	add(same(envelope.CodeStateConflict), 409)
-	add(same(envelope.CodeVersionConflict), 412)
+	add(same(envelope.CodeVersionConflict), 412, 428)
 	add(same(envelope.CodeUpstreamRateLimited), 429)
 	add([2]envelope.Row{row(envelope.CodeUpstreamUnavailable, rd), unknown}, 408, 425, 500, 502, 503, 504, 599)
 	add([2]envelope.Row{directiveNever, directiveNever}, 402, 405, 406, 411, 413, 418, 451, 499)

@@ -5,7 +5,8 @@
 // What is sent. {name} in the URL is the percent-encoded arg (a string, number or boolean, not empty), {operation_ref} or
 // {idempotency_key}. The other args go to the query for GET, HEAD and DELETE (sorted by name, arrays and objects as
 // compact JSON, null left out; an arg with the name of a parameter that the URL itself has is refused), and else to a JSON
-// body. A lookup's GET sends nothing but what its URL names: an arg that became a filter could make a write look absent.
+// body, or where the spec's Body or Form puts them. Header values may hold the same placeholders; what an arg puts there is
+// visible ASCII. A lookup's GET sends nothing but what its URL names: an arg that became a filter could make a write look absent.
 // Writes carry the idempotency key and Agentrun-Operation-Ref, lookups the latter; every request carries traceparent.
 //
 // When it leaves. The caller's last check (lease and deadline) is asked when the connection stands, TLS included, by the

@@ -68,14 +68,14 @@ func (k *Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
 		}
 		t.keyHeader = textproto.CanonicalMIMEHeaderKey(s.IdempotencyHeader)
 	}
-	switch method {
-	case "GET", "HEAD", "DELETE":
-		t.bodyless = true
-		t.restInQuery = !p.Lookup
+	if err := t.setContent(s); err != nil {
+		return nil, err
 	}
+	t.restInQuery = t.bodyless && !p.Lookup
 	if err := t.setHeaders(s.Headers, p.Effect); err != nil {
 		return nil, err
 	}
+	t.noteConsumed()
 	if s.MaxConnsPerHost < 0 {
 		return nil, fail("max_conns_per_host", "must not be negative")
 	}
@@ -85,6 +85,41 @@ func (k *Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
 	}
 	t.pool, err = k.pool(key)
 	return t, err
+}
+
+// setContent reads body and form.
+func (t *transport) setContent(s connector.HTTPSpec) (err error) {
+	none := t.method == http.MethodGet || t.method == http.MethodHead
+	for key, v := range map[string]any{"body": s.Body, "form": s.Form} {
+		switch {
+		case v == nil:
+			continue
+		case none:
+			return fail(key, "a GET or HEAD has no body")
+		case t.content != nil:
+			return fail("form", "is there beside body: a request has one of them")
+		}
+		if t.content, err = parseContent(key, v); err != nil {
+			return err
+		}
+	}
+	t.bodyless = none || (t.method == http.MethodDelete && t.content == nil)
+	return nil
+}
+
+// noteConsumed notes which args are not sent again because they have a place.
+func (t *transport) noteConsumed() {
+	names := slices.Clone(t.url.names)
+	for i := range t.headers {
+		names = t.headers[i].value.args(names)
+	}
+	if t.content != nil {
+		names = append(names, t.content.names...)
+	}
+	t.consumed = make(map[string]bool, len(names))
+	for _, name := range names {
+		t.consumed[name] = true
+	}
 }
 
 // owned are headers that belong to the connection or to the runtime.
@@ -99,7 +134,10 @@ func owned(name string) bool {
 
 func (t *transport) setHeaders(headers map[string]string, effect envelope.Effect) error {
 	lines := map[string]string{"Accept": "application/json", "User-Agent": "agentrun"}
-	if !t.bodyless {
+	switch {
+	case t.content != nil && t.content.form:
+		lines["Content-Type"] = "application/x-www-form-urlencoded"
+	case !t.bodyless:
 		lines["Content-Type"] = "application/json"
 	}
 	seen := map[string]bool{}
@@ -122,7 +160,12 @@ func (t *transport) setHeaders(headers map[string]string, effect envelope.Effect
 			return at
 		}
 		seen[canonical] = true
-		if canonical != "Host" {
+		switch value := parsePhrase(v); {
+		case canonical == "Host":
+		case value.fills():
+			delete(lines, canonical)
+			t.headers = append(t.headers, header{canonical, value})
+		default:
 			lines[canonical] = v
 		}
 	}
@@ -131,6 +174,7 @@ func (t *transport) setHeaders(headers map[string]string, effect envelope.Effect
 		b = line(b, name, lines[name])
 	}
 	t.head = string(b)
+	slices.SortFunc(t.headers, func(a, b header) int { return strings.Compare(a.name, b.name) })
 	return nil
 }
 

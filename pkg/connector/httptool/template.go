@@ -2,6 +2,7 @@ package httptool
 
 import (
 	"encoding/json"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -130,11 +131,9 @@ func (t *template) fixQuery(query string) error {
 	return nil
 }
 
-// consumes reports whether the URL uses the arg up.
-func (t *template) consumes(name string) bool { return slices.Contains(t.names, name) }
-
-// check says whether these args make a URL; if not, which arg stands in the way.
-func (t *template) check(args map[string]any, restInQuery bool) (field string, ok bool) {
+// check says whether these args make a URL; if not, which arg stands in the way. rest are those that go to the query
+// beside what the URL names.
+func (t *template) check(args, rest map[string]any) (field string, ok bool) {
 	for _, name := range t.names {
 		v, there := args[name]
 		text, scalar := scalarText(v)
@@ -145,11 +144,9 @@ func (t *template) check(args map[string]any, restInQuery bool) (field string, o
 	if name, ok := t.checkSegments(args); !ok {
 		return connector.Pointer(name), false
 	}
-	if restInQuery {
-		for name := range args {
-			if t.fixed[name] && !t.consumes(name) {
-				return connector.Pointer(name), false
-			}
+	for name := range rest {
+		if t.fixed[name] {
+			return connector.Pointer(name), false
 		}
 	}
 	return "", true
@@ -220,7 +217,7 @@ func escapes(segment string) bool {
 }
 
 // expand makes the URL. The args have passed check.
-func (t *template) expand(c *connector.Call, args map[string]any, restInQuery bool) string {
+func (t *template) expand(c *connector.Call, args, rest map[string]any) string {
 	var b strings.Builder
 	for _, p := range t.parts {
 		switch {
@@ -230,22 +227,12 @@ func (t *template) expand(c *connector.Call, args map[string]any, restInQuery bo
 			b.WriteString(percentEncode(value(c, args, p.name)))
 		}
 	}
-	if !restInQuery {
-		return b.String()
-	}
 	separator := byte('?')
 	if t.query {
 		separator = '&'
 	}
-	names := make([]string, 0, len(args))
-	for name := range args {
-		if !t.consumes(name) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		text, ok := queryText(args[name])
+	for _, name := range slices.Sorted(maps.Keys(rest)) {
+		text, ok := queryText(rest[name])
 		if !ok {
 			continue
 		}

@@ -2,6 +2,7 @@ package httptool
 
 import (
 	"encoding/json"
+	"maps"
 	"net/url"
 	"strings"
 	"testing"
@@ -15,11 +16,15 @@ func expandFor(t testing.TB, raw string, args map[string]any) (got, field string
 	if err != nil {
 		t.Fatalf("%s: %v", raw, err)
 	}
-	if field, ok := tmpl.check(args, true); !ok {
+	rest := maps.Clone(args)
+	for _, name := range tmpl.names {
+		delete(rest, name)
+	}
+	if field, ok := tmpl.check(args, rest); !ok {
 		return "", field
 	}
 	c := &connector.Call{OperationRef: "acme/r/s", IdempotencyKey: "acme/r/s.p2"}
-	return tmpl.expand(c, args, true), ""
+	return tmpl.expand(c, args, rest), ""
 }
 
 func TestExpand(t *testing.T) {
@@ -99,11 +104,11 @@ func FuzzExpand(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
-		args := map[string]any{"a": a, "b": b, "rest": a}
-		if _, ok := tmpl.check(args, true); !ok {
+		args, rest := map[string]any{"a": a, "b": b, "rest": a}, map[string]any{"rest": a}
+		if _, ok := tmpl.check(args, rest); !ok {
 			return
 		}
-		raw := tmpl.expand(&connector.Call{}, args, true)
+		raw := tmpl.expand(&connector.Call{}, args, rest)
 		if !printable(raw) {
 			t.Fatalf("%q is no URL", raw)
 		}

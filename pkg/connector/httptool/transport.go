@@ -20,23 +20,58 @@ const operationRefHeader = "Agentrun-Operation-Ref"
 type transport struct {
 	method      string
 	url         *template
-	head        string // header lines of every request
-	host        string // overrides the Host header if not empty
+	head        string   // header lines of every request
+	headers     []header // those that take args
+	content     *content // nil: the body is the args that nothing else takes
+	host        string   // overrides the Host header if not empty
 	keyHeader   string
 	lookup      bool
-	bodyless    bool // GET, HEAD, DELETE
+	bodyless    bool // GET and HEAD, and DELETE unless the config has a body for it
 	restInQuery bool
+	consumed    map[string]bool // args that URL, headers or body name
 	pool        *pool
 }
 
 // CheckArgs implements connector.Transport.
 func (t *transport) CheckArgs(args map[string]any) (string, bool) {
-	return t.url.check(args, t.restInQuery)
+	for i := range t.headers {
+		if name, ok := t.headers[i].check(args); !ok {
+			return connector.Pointer(name), false
+		}
+	}
+	if t.content != nil {
+		if name, ok := t.content.check(args, t.rest(args), t.lookup); !ok {
+			return connector.Pointer(name), false
+		}
+	}
+	return t.url.check(args, t.query(args))
+}
+
+// query are the args that go to the query beside what the URL names.
+func (t *transport) query(args map[string]any) map[string]any {
+	if !t.restInQuery {
+		return nil
+	}
+	return t.rest(args)
+}
+
+// rest are the args that have no place of their own in URL, headers and body.
+func (t *transport) rest(args map[string]any) map[string]any {
+	if len(t.consumed) == 0 {
+		return args
+	}
+	rest := make(map[string]any, len(args))
+	for name, v := range args {
+		if !t.consumed[name] {
+			rest[name] = v
+		}
+	}
+	return rest
 }
 
 // RoundTrip implements connector.Transport.
 func (t *transport) RoundTrip(ctx context.Context, r *connector.Request) connector.Response {
-	u, err := url.Parse(t.url.expand(r.Call, r.ArgValues, t.restInQuery))
+	u, err := url.Parse(t.url.expand(r.Call, r.ArgValues, t.query(r.ArgValues)))
 	if err != nil {
 		return connector.Response{Failure: connector.NotSent}
 	}
@@ -57,22 +92,16 @@ func (t *transport) RoundTrip(ctx context.Context, r *connector.Request) connect
 	}
 }
 
-// body is the request's JSON: the args that the URL has not used up, with their digits as written. The same args are
-// always the same bytes, because a tool that honours the key may compare them.
+// body is what the config makes of the args, or a JSON object of those that have no other place, with their digits as
+// written. The same args are always the same bytes, because a tool that honours the key may compare them.
 func (t *transport) body(r *connector.Request) ([]byte, bool) {
-	if t.bodyless {
+	switch {
+	case t.bodyless:
 		return nil, true
+	case t.content != nil:
+		return t.content.encode(r.Call, r.ArgValues, t.rest(r.ArgValues))
 	}
-	rest := r.ArgValues
-	if len(t.url.names) > 0 {
-		rest = make(map[string]any, len(r.ArgValues))
-		for name, v := range r.ArgValues {
-			if !t.url.consumes(name) {
-				rest[name] = v
-			}
-		}
-	}
-	return connector.AppendJSON(nil, rest)
+	return connector.AppendJSON(nil, t.rest(r.ArgValues))
 }
 
 // wire is the whole request as bytes.
@@ -89,6 +118,9 @@ func (t *transport) wire(r *connector.Request, u, via *url.URL, body []byte) []b
 	}
 	b = line(b, "Host", host)
 	b = append(b, t.head...)
+	for i := range t.headers {
+		b = line(b, t.headers[i].name, t.headers[i].value.expand(r.Call, r.ArgValues))
+	}
 	if via != nil && u.Scheme == "http" {
 		b = append(b, proxyAuthorization(via)...)
 	}

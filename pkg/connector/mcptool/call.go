@@ -215,7 +215,7 @@ func (t *tool) statusFault(d *dispatch) (f *connector.Fault, lost bool) {
 	code, known := map[int]envelope.Code{
 		401: envelope.CodeUpstreamDenied, 403: envelope.CodeUpstreamDenied,
 		404: envelope.CodeResourceNotFound, 410: envelope.CodeResourceNotFound,
-		409: envelope.CodeStateConflict, 412: envelope.CodeVersionConflict, 429: envelope.CodeUpstreamRateLimited,
+		409: envelope.CodeStateConflict, 412: envelope.CodeVersionConflict, 428: envelope.CodeVersionConflict, 429: envelope.CodeUpstreamRateLimited,
 		307: envelope.CodeUpstreamError, 308: envelope.CodeUpstreamError,
 	}[status]
 	switch {
