@@ -182,6 +182,7 @@ func (d *doctor) server(ctx context.Context, monitor string) {
 		h = Ill
 	}
 	d.find("max payload", h, "set max_payload: 1MiB on every server: a run record may have 768 KiB", "%d bytes", nc.MaxPayload())
+	d.health(ctx, monitor)
 	d.sync(ctx, monitor)
 	js, err := jetstream.New(nc)
 	if err != nil {

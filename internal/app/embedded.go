@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
@@ -14,8 +15,12 @@ import (
 
 // Embedded is a NATS server inside this process, with JetStream on a directory.
 type Embedded struct {
-	server *natsserver.Server
-	dir    string
+	dir string
+
+	mu      sync.Mutex
+	options natsserver.Options
+	server  *natsserver.Server // nil while it is being started anew, and after Close
+	closed  bool
 }
 
 const embeddedStart = 20 * time.Second
@@ -57,30 +62,55 @@ func StartEmbedded(addr, dir string) (*Embedded, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the embedded NATS server's store: %w", err)
 	}
-	s, err := natsserver.NewServer(&natsserver.Options{
+	SpareMemory()
+	e := &Embedded{dir: dir, options: natsserver.Options{
 		ServerName: "agentrun", Host: host, Port: port,
 		JetStream: true, StoreDir: dir,
 		NoSigs: true, // else the library installs signal handlers of its own
 		NoLog:  true,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("the embedded NATS server: %w", err)
+	}}
+	if err := e.start(); err != nil {
+		return nil, err
 	}
-	SpareMemory()
-	s.Start()
-	e := &Embedded{server: s, dir: dir}
-	if !s.ReadyForConnections(embeddedStart) {
-		e.Close()
-		return nil, fmt.Errorf("the embedded NATS server at %s was not ready within %s; is its store %s damaged or in use?", addr, embeddedStart, dir)
-	}
+	e.options.Port = e.server.Addr().(*net.TCPAddr).Port // clients find it there when it is started anew
 	return e, nil
 }
 
+// start runs the server; the caller has e.mu, or nobody else has e.
+func (e *Embedded) start() error {
+	o := e.options // the server changes what it is given
+	s, err := natsserver.NewServer(&o)
+	if err != nil {
+		return fmt.Errorf("the embedded NATS server: %w", err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(embeddedStart) {
+		s.Shutdown()
+		s.WaitForShutdown()
+		return fmt.Errorf("the embedded NATS server at %s:%d was not ready within %s; is its store %s damaged or in use?", e.options.Host, e.options.Port, embeddedStart, e.dir)
+	}
+	e.server = s
+	return nil
+}
+
 // URL is where clients reach the server.
-func (e *Embedded) URL() string { return e.server.ClientURL() }
+func (e *Embedded) URL() string {
+	return "nats://" + net.JoinHostPort(e.options.Host, strconv.Itoa(e.options.Port))
+}
 
 // Close stops the server and waits until its store is closed.
 func (e *Embedded) Close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	e.stop()
+}
+
+func (e *Embedded) stop() {
+	if e.server == nil {
+		return
+	}
 	e.server.Shutdown()
 	e.server.WaitForShutdown()
+	e.server = nil
 }

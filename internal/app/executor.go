@@ -51,6 +51,7 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 		defer nats.Close()
 		c.NATS = nats.URL() // its real port, if --nats asked for a free one
 		p.log.Info("embedded NATS listens", "url", c.NATS)
+		go nats.Mend(ctx, p.log, mendEvery)
 	}
 	conn, err := connect(&c.Process, p, "executor")
 	if err != nil {

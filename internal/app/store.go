@@ -130,6 +130,7 @@ func connect(c *Process, p *process, name string) (*bus.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.observer.Unstored(func() time.Duration { return conn.Unstored().Age })
 	p.ready.Check("nats", func() string {
 		if err := conn.Healthy(); err != nil {
 			return err.Error()

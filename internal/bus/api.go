@@ -66,8 +66,7 @@ func (c *Conn) last(ctx context.Context, stream, subject string) (*storedMessage
 
 // direct asks the direct API for one message; ErrNotFound if it is not there. Any replica answers, and it may be behind.
 func (c *Conn) direct(ctx context.Context, ask *nats.Msg) (*storedMessage, error) {
-	p := c.publish(ask)
-	p.question = true
+	p := c.ask(ask)
 	defer p.close()
 	for {
 		reply, err := p.await(ctx)
@@ -127,8 +126,7 @@ func (c *Conn) api(ctx context.Context, subject string, ask, answer any) error {
 			return err
 		}
 	}
-	p := c.publish(&nats.Msg{Subject: subject, Data: body})
-	p.question = true
+	p := c.ask(&nats.Msg{Subject: subject, Data: body})
 	defer p.close()
 	for {
 		reply, err := p.await(ctx)

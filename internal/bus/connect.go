@@ -62,6 +62,8 @@ type Options struct {
 	// AttemptTimeout is how long one attempt of a write or request waits for its answer before it is sent again;
 	// default 2s, doubled with each attempt up to 10s.
 	AttemptTimeout time.Duration
+	// StalledAfter is for how long a write may wait for its acknowledgement before Healthy says so; default 8s.
+	StalledAfter time.Duration
 }
 
 // Conn is one connection with everything that hangs on it.
@@ -86,6 +88,7 @@ type Conn struct {
 
 	keeper *keeper
 	clock  Clock
+	stalls stalls
 	runs   Runs
 }
 
@@ -98,6 +101,9 @@ func Connect(o Options) (*Conn, error) {
 	if o.AttemptTimeout <= 0 {
 		o.AttemptTimeout = 2 * time.Second
 	}
+	if o.StalledAfter <= 0 {
+		o.StalledAfter = stalledAfter
+	}
 	c := &Conn{
 		log: o.Logger, opts: o,
 		changed: make(chan struct{}), gone: make(chan struct{}), made: make(chan struct{}),
@@ -106,6 +112,7 @@ func Connect(o Options) (*Conn, error) {
 	c.keeper = newKeeper(c)
 	c.clock.now = boottime.Now
 	c.runs.conn = c
+	c.stalls.connected(time.Now())
 	c.mux = newMux(o.AttemptTimeout)
 	nc, err := nats.Connect(o.URL, c.natsOptions(o)...)
 	if err != nil {
@@ -141,10 +148,12 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 		nats.DrainTimeout(10 * time.Second),
 		nats.ConnectHandler(func(nc *nats.Conn) {
 			c.log.Info("nats connected", "url", nc.ConnectedUrlRedacted())
+			c.stalls.connected(time.Now())
 			c.stateChanged()
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			c.log.Info("nats reconnected", "url", nc.ConnectedUrlRedacted())
+			c.stalls.connected(time.Now())
 			c.stateChanged()
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -160,6 +169,9 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { c.stateChanged() }),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			if errors.Is(err, nats.ErrPermissionViolation) {
+				c.mux.refused(err.Error())
+			}
 			if o.Refused != nil && errors.Is(err, nats.ErrPermissionViolation) {
 				o.Refused(err)
 			}

@@ -48,6 +48,7 @@ func (k *keeper) run() {
 	}()
 	ticker := time.NewTicker(observeEvery)
 	defer ticker.Stop()
+	stalled := false
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -57,6 +58,14 @@ func (k *keeper) run() {
 		}
 		if k.conn.nc.IsConnected() {
 			k.once(ctx)
+		}
+		if err := k.conn.stalled(); (err != nil) != stalled {
+			stalled = err != nil
+			if stalled {
+				k.conn.log.Error("nothing is stored", "error", err)
+			} else {
+				k.conn.log.Info("what is given is stored again")
+			}
 		}
 		gap := time.NewTimer(checkGap)
 		select {
@@ -140,7 +149,7 @@ func (c *Conn) Status() Status {
 	return s
 }
 
-// Healthy returns nil if there is a connection and the streams are as they must be.
+// Healthy returns nil if there is a connection, the streams are as they must be, and they store what they are given.
 func (c *Conn) Healthy() error {
 	s := c.Status()
 	switch {
@@ -151,7 +160,7 @@ func (c *Conn) Healthy() error {
 	case s.Observed.IsZero():
 		return errors.New("streams not checked yet")
 	}
-	return nil
+	return c.stalled()
 }
 
 // streamFacts is the part of a stream's info that matters here.

@@ -3,6 +3,7 @@ package bus
 import (
 	"bytes"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,12 +29,15 @@ type mux struct {
 type call struct {
 	token  uint64
 	signal chan struct{}
+	write  *nats.Msg // what must be stored; nil: a question
+	began  time.Time // when the write was first sent
 
 	mu       sync.Mutex
 	reply    *nats.Msg // a reply not taken yet
 	lost     bool      // the latest attempt will not be answered, as far as we can tell
 	sent     time.Time // zero: no attempt is waiting for its answer
 	patience time.Duration
+	words    string // the server's, to the latest attempt that was not stored
 }
 
 func newMux(timeout time.Duration) *mux {
@@ -53,8 +57,9 @@ func (m *mux) attach(nc *nats.Conn) error {
 
 func (m *mux) stop() { m.once.Do(func() { close(m.stopped) }) }
 
-func (m *mux) open() *call {
-	c := &call{token: m.next.Add(1), signal: make(chan struct{}, 1), patience: m.timeout}
+// open begins an exchange. write is what must be stored, and since when that is tried; nil for a question.
+func (m *mux) open(write *nats.Msg, began time.Time) *call {
+	c := &call{token: m.next.Add(1), signal: make(chan struct{}, 1), patience: m.timeout, write: write, began: began}
 	m.mu.Lock()
 	m.calls[c.token] = c
 	m.mu.Unlock()
@@ -105,6 +110,35 @@ func (m *mux) lose(now time.Time) {
 	defer m.mu.Unlock()
 	for _, c := range m.calls {
 		c.lose(now)
+	}
+}
+
+// oldestWrite is the write that has waited longest, with what the server has said to it; a zero time if none waits.
+func (m *mux) oldestWrite() (began time.Time, subject, words string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var oldest *call
+	for _, c := range m.calls {
+		if c.write != nil && (oldest == nil || c.began.Before(oldest.began)) {
+			oldest = c
+		}
+	}
+	if oldest == nil {
+		return time.Time{}, "", ""
+	}
+	oldest.mu.Lock()
+	defer oldest.mu.Unlock()
+	return oldest.began, oldest.write.Subject, oldest.words
+}
+
+// refused notes the server's words at the writes that they name the subject of: it answers none that is not permitted.
+func (m *mux) refused(words string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.calls {
+		if c.write != nil && strings.Contains(words, `"`+c.write.Subject+`"`) {
+			c.said(words)
+		}
 	}
 }
 

@@ -40,31 +40,60 @@ type publication struct {
 	conn     *Conn
 	msg      *nats.Msg
 	call     *call
+	began    time.Time
 	attempts int
 	// unsettled: a copy was handed to the connection and may be stored although no answer to it is known.
 	unsettled bool
 	question  bool // nothing to settle
+	answered  bool // the server has said what became of it
 	fatal     error
 }
 
 // publish sends msg for the first time. The caller awaits and closes the publication.
 func (c *Conn) publish(msg *nats.Msg) *publication {
-	p := &publication{conn: c, msg: msg}
+	return (&publication{conn: c, msg: msg, began: time.Now()}).start()
+}
+
+// ask sends msg, which stores nothing. The caller awaits and closes the publication.
+func (c *Conn) ask(msg *nats.Msg) *publication {
+	return (&publication{conn: c, msg: msg, question: true}).start()
+}
+
+func (p *publication) start() *publication {
 	p.open()
 	p.send()
 	return p
 }
 
 func (p *publication) open() {
-	p.call = p.conn.mux.open()
+	write := p.msg
+	if p.question {
+		write = nil
+	}
+	p.call = p.conn.mux.open(write, p.began)
 	p.msg.Reply = p.conn.mux.replySubject(p.call)
 }
 
-func (p *publication) close() { p.conn.mux.close(p.call) }
+func (p *publication) close() {
+	p.conn.mux.close(p.call)
+	if p.unsettled && !p.question && !p.answered {
+		p.conn.stalls.failed(p.msg.Subject, p.began, time.Now(), p.call.said(""))
+	}
+}
+
+// said notes what the server has said to an attempt that was not stored, and returns the latest that it said.
+func (c *call) said(words string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if words != "" {
+		c.words = words
+	}
+	return c.words
+}
 
 // renew makes p a new message with another expectation: answers to the former copies must not be taken for its own.
 func (p *publication) renew() {
-	p.close()
+	p.conn.mux.close(p.call)
 	p.open()
 	p.attempts = 0
 	p.send()
@@ -72,6 +101,7 @@ func (p *publication) renew() {
 
 func (p *publication) send() {
 	p.attempts++
+	p.answered = false
 	p.call.sending(time.Now())
 	switch err := p.conn.nc.PublishMsg(p.msg); {
 	case err == nil:
@@ -199,6 +229,11 @@ func (r *refusal) wrongSequence() bool {
 	return r.ErrCode == codeWrongSequence || r.ErrCode == codeInFlight
 }
 
+// noRoom: it is not the stream's limit that is reached, but what the server or the account has for all streams.
+func (r *refusal) noRoom() bool {
+	return r.ErrCode == codeAccountFull || r.ErrCode == codeNoResources || r.ErrCode == codeNoStorage
+}
+
 // passing reports whether the same message may be accepted a moment later without anyone doing anything.
 func (r *refusal) passing() bool {
 	if r.ErrCode == codeStoreFailed {
@@ -268,9 +303,16 @@ func (p *publication) settle(ctx context.Context) (seq uint64, refused *refusal,
 		seq, refused, ok := parseAck(reply.Data)
 		switch {
 		case ok && refused == nil:
+			p.answered = true
+			p.conn.stalls.stored(p.msg.Subject)
 			return seq, nil, nil
 		case ok && !refused.passing():
+			if p.answered = !refused.noRoom(); !p.answered {
+				p.call.said(refused.Description)
+			}
 			return 0, refused, nil
+		case ok:
+			p.call.said(refused.Description)
 		}
 		if err := p.again(ctx); err != nil {
 			return 0, nil, err

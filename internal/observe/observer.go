@@ -3,6 +3,7 @@
 package observe
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,6 +37,7 @@ type Observer struct {
 	waiting      prometheus.Gauge
 	used         *prometheus.GaugeVec
 	journalFree  prometheus.Gauge
+	unstored     atomic.Pointer[func() time.Duration]
 	auditOverdue prometheus.Gauge
 	auditOK      prometheus.Gauge
 	auditBudget  prometheus.Gauge
@@ -79,6 +81,15 @@ func New(role Role, tools ...string) *Observer {
 	o.waiting = gauge("jobs_waiting", "Jobs in the queue, those in an executor's hands included.")
 	o.used = gauges("store_used_ratio", "How full a store is, of its limit: runs (--max-runs), letters (--max-letters), jobs (--max-jobs).", "store")
 	o.journalFree = gauge("journal_free_ratio", "Free space on the journal's disk; below a tenth nothing new is taken in.")
+	o.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "store_unacknowledged_seconds",
+		Help: "How long the oldest write that NATS has not acknowledged has waited. Above ten nothing is stored.",
+	}, func() float64 {
+		if age := o.unstored.Load(); age != nil {
+			return (*age)().Seconds()
+		}
+		return 0
+	}))
 	if role != Reconciler {
 		o.registry.MustRegister(o.waiting, o.used, o.journalFree)
 	}
@@ -167,6 +178,9 @@ func (o *Observer) Room(r Room) {
 	o.used.WithLabelValues("jobs").Set(r.Jobs)
 	o.journalFree.Set(r.JournalFree)
 }
+
+// Unstored is asked at each scrape for the age of the oldest write that NATS has not acknowledged.
+func (o *Observer) Unstored(age func() time.Duration) { o.unstored.Store(&age) }
 
 // Audit is what the reconciler's audits found: all zero unless something is broken.
 type Audit struct {

@@ -5,12 +5,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/bus/bustest"
 )
 
 // doctor asks about an executor with these flags; findings are by what was checked.
@@ -53,7 +55,7 @@ func TestTheDoctorFindsNothingWhereAllIsWell(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	for _, check := range []string{"config", "tool apply_credit", "journal", "nats", "max payload", "sync", "clock", "AGENTRUN_RUNS", "AGENTRUN_JOBS", "queue default", "fairness", "permissions"} {
+	for _, check := range []string{"config", "tool apply_credit", "journal", "nats", "max payload", "health", "sync", "clock", "AGENTRUN_RUNS", "AGENTRUN_JOBS", "queue default", "fairness", "permissions"} {
 		if _, ok := found[check]; !ok {
 			t.Errorf("%s was not checked", check)
 		}
@@ -68,6 +70,52 @@ func TestTheDoctorFindsNothingWhereAllIsWell(t *testing.T) {
 	}
 	for _, line := range n.refuse.take() {
 		t.Errorf("it tried more than an executor may: %s", line)
+	}
+}
+
+// TestTheDoctorFindsAServerThatCannotStore: it answers all that a client may ask, and only its own word says that it stores
+// nothing since its disk was full.
+func TestTheDoctorFindsAServerThatCannotStore(t *testing.T) {
+	disk := bustest.SmallDisk(t)
+	file := filepath.Join(t.TempDir(), "nats.conf")
+	writeFile(t, file, "jetstream {store_dir: \"/replaced\"}\naccounts { $SYS: {users: [{user: sys, password: p}]}, A: {jetstream: enabled, users: [{user: a, password: p}]} }\n")
+	n := start(t, file, func(o *server.Options) { monitored(o); disk.On()(o) })
+	nc, err := nats.Connect("nats://a:p@" + n.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "AGENTRUN_RUNS", Subjects: []string{"agentrun.runs.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	flags := []string{"--config", toolConfig(t), "--data", t.TempDir()}
+	asked := map[string]func() app.Finding{
+		"by its monitoring": func() app.Finding {
+			return doctor(t, n.monitor(), append(flags, "--nats", "nats://a:p@"+n.url)...)["health"]
+		},
+		"by the system account": func() app.Finding { return doctor(t, "", append(flags, "--nats", "nats://sys:p@"+n.url)...)["health"] },
+	}
+	for how, ask := range asked {
+		if f := ask(); f.Health != app.Well {
+			t.Errorf("%s, while it stores: %+v", how, f)
+		}
+	}
+	if f := doctor(t, "", append(flags, "--nats", "nats://a:p@"+n.url)...)["health"]; f.Health != app.Doubtful || !strings.Contains(f.Fix, "--monitor") {
+		t.Errorf("where it cannot be asked: %+v", f)
+	}
+	disk.Fill()
+	bustest.Eventually(t, "the server cannot store", func() bool {
+		_, err := nc.Request("agentrun.runs.t.r", make([]byte, 16<<10), 50*time.Millisecond)
+		return err != nil
+	})
+	for how, ask := range asked {
+		if f := ask(); f.Health != app.Ill || !strings.Contains(f.Found, "no space left") || !strings.Contains(f.Fix, "start the server anew") {
+			t.Errorf("%s, on a full disk: %+v", how, f)
+		}
 	}
 }
 

@@ -26,6 +26,9 @@ func SyncAlways() Option { return func(o *server.Options) { o.SyncAlways = true 
 // MaxPayload sets the limit for one message, in bytes.
 func MaxPayload(n int32) Option { return func(o *server.Options) { o.MaxPayload = n } }
 
+// MaxStore sets how many bytes all streams may take on disk together.
+func MaxStore(n int64) Option { return func(o *server.Options) { o.JetStreamMaxStore = n } }
+
 // Server is one server with a store of its own, which can be stopped and started again at the same address.
 type Server struct {
 	URL string
