@@ -45,7 +45,7 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	tools := newLive(box)
 	defer p.traced(ctx, "agentrun-reconciler", &c.Process, tools)()
 	go tools.follow(ctx, &c.Process, p.log, func() {}, kinds)
-	records, index := newRecords(conn, &c.Process, tools), newIndex(p, conn)
+	records, index := newRecords(conn, p, &c.Process, tools), newIndex(p, conn)
 	rc := reconcile.New(reconcile.Config{
 		ID: c.ID, Holder: uuid.NewString() + ".1", Lease: c.Lease, Workers: 64, Boot: boottime.Now, Random: rand.Float64,
 		Records: records, Tools: tools, Watch: watches{conn, index}, Waker: conn, Fleet: fleet{conn},

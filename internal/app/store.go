@@ -60,6 +60,9 @@ func (s store) Append(ctx context.Context, out []record.Outgoing) ([]uint64, err
 		}
 	}
 	seqs, err := s.conn.Results().Append(ctx, msgs)
+	for i := range msgs {
+		out[i].New = msgs[i].New
+	}
 	return seqs, said(err)
 }
 
@@ -110,8 +113,8 @@ func (s store) DeleteLetter(ctx context.Context, seq uint64) error {
 }
 
 // newRecords are the records of a process on this connection.
-func newRecords(conn *bus.Conn, c *Process, t *live) *record.Records {
-	return &record.Records{Store: store{conn}, Clock: conn.Clock(), Retention: c.RunRetention, Secrets: t.secrets}
+func newRecords(conn *bus.Conn, p *process, c *Process, t *live) *record.Records {
+	return &record.Records{Store: store{conn}, Clock: conn.Clock(), Retention: c.RunRetention, Secrets: t.secrets, Observe: p.observer}
 }
 
 // streams is what the process wants of the streams; queues are those that it makes consumers for.

@@ -132,9 +132,10 @@ func TestWritesSurviveARestartInTheMiddle(t *testing.T) {
 					ID: runID(w), Scope: bus.ScopeStep, N: n, First: 1, Last: last, PublishedBefore: n > 1,
 					Data: fmt.Appendf(nil, "%d", n),
 				}
-				seqs, err := c.Results().Append(ctx, []bus.Outgoing{out})
-				if err != nil || seqs[0] == 0 {
-					t.Errorf("writer %d, outcome %d: %v", w, n, err)
+				msgs := []bus.Outgoing{out}
+				seqs, err := c.Results().Append(ctx, msgs)
+				if err != nil || seqs[0] == 0 || !msgs[0].New {
+					t.Errorf("writer %d, outcome %d: %v, stored by it: %v", w, n, err, msgs[0].New)
 					return
 				}
 				last = seqs[0]

@@ -45,11 +45,17 @@ func TestManyAppendersOfTheSameOutcomes(t *testing.T) {
 		const outcomes, appenders = 8, 6
 		var wg sync.WaitGroup
 		var first atomic.Uint64 // sequence of the first outcome
+		var stored atomic.Int64 // how many of the appenders were told that theirs is the one
 		for range appenders {
 			wg.Go(func() {
 				for n := 1; n <= outcomes; n++ {
 					out := bus.Outgoing{ID: runID(1), Scope: bus.ScopeStep, N: n, First: 5, Data: fmt.Appendf(nil, "%d", n)}
-					switch seqs, err := c.Results().Append(ctx, []bus.Outgoing{out}); {
+					msgs := []bus.Outgoing{out}
+					seqs, err := c.Results().Append(ctx, msgs)
+					if msgs[0].New {
+						stored.Add(1)
+					}
+					switch {
 					case err != nil:
 						t.Errorf("outcome %d: %v", n, err)
 					case n == 1 && seqs[0] != 0:
@@ -59,6 +65,9 @@ func TestManyAppendersOfTheSameOutcomes(t *testing.T) {
 			})
 		}
 		wg.Wait()
+		if n := stored.Load(); n != outcomes {
+			t.Errorf("%d appenders were told that their copy is stored, of %d outcomes", n, outcomes)
+		}
 		facts, err := c.Results().Last(ctx, runID(1), bus.ScopeStep)
 		if err != nil || facts.N != outcomes || facts.Seq != first.Load()+outcomes-1 {
 			t.Fatalf("last: %+v %v", facts, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 
 	"github.com/nats-io/nats.go"
@@ -16,6 +17,7 @@ const (
 	headerN           = "Agentrun-N"
 	headerRun         = "Agentrun-Run" // the first sequence of the run's record
 	headerTraceparent = "traceparent"
+	headerPublication = "Agentrun-Publication" // random, of one attempt to publish: tells whose copy was stored
 )
 
 // Outgoing is one numbered outcome to publish.
@@ -35,6 +37,12 @@ type Outgoing struct {
 
 	Traceparent string // optional
 	Data        []byte
+
+	// New is set by Append: this very publication is what is stored, and was not there before. Of all that publish an
+	// outcome one is told so, or none, if it ended before it was answered.
+	New bool
+
+	publication string
 }
 
 // Posted is an outcome's place in the stream.
@@ -84,7 +92,7 @@ func (r Results) Append(ctx context.Context, out []Outgoing) (seqs []uint64, err
 		for i, p := range pubs {
 			o := &out[start+i]
 			var failed error
-			seqs[start+i], failed = r.confirm(ctx, o, p)
+			seqs[start+i], o.New, failed = r.confirm(ctx, o, p)
 			p.close()
 			if failed != nil && err == nil {
 				err = fmt.Errorf("bus: publish outcome %s/%s/%d: %w", o.ID, o.Scope, o.N, failed)
@@ -117,34 +125,37 @@ func distinctSubjects(out []Outgoing, start int) int {
 }
 
 func (o *Outgoing) message(expect uint64) *nats.Msg {
-	h := newHeaders(4)
+	h := newHeaders(5)
 	h.set(headerExpect, strconv.FormatUint(expect, 10))
 	h.set(headerN, strconv.Itoa(o.N))
 	h.set(headerRun, strconv.FormatUint(o.First, 10))
+	o.publication = strconv.FormatUint(rand.Uint64(), 36)
+	h.set(headerPublication, o.publication)
 	if o.Traceparent != "" {
 		h.set(headerTraceparent, o.Traceparent)
 	}
 	return &nats.Msg{Subject: ResultSubject(o.ID, o.Scope), Header: h.of, Data: o.Data}
 }
 
-// confirm waits until the outcome is in the stream; a refusal is settled by the subject's last message.
-func (r Results) confirm(ctx context.Context, o *Outgoing, p *publication) (uint64, error) {
+// confirm waits until the outcome is in the stream; a refusal is settled by the subject's last message. stored says that
+// this publication put it there: a copy may have been stored although its acknowledgement was lost.
+func (r Results) confirm(ctx context.Context, o *Outgoing, p *publication) (at uint64, stored bool, err error) {
 	for {
 		seq, refused, err := p.settle(ctx)
 		if err != nil {
-			return 0, err
+			return 0, false, err
 		}
 		if refused == nil {
-			return seq, nil
+			return seq, true, nil
 		}
 		if !refused.wrongSequence() {
-			return 0, refused.err()
+			return 0, false, refused.err()
 		}
-		last, err := r.Last(ctx, o.ID, o.Scope)
+		last, publication, err := r.last(ctx, o.ID, o.Scope)
 		if errors.Is(err, ErrNotFound) {
 			last = Posted{}
 		} else if err != nil {
-			return 0, p.abandoned(err)
+			return 0, false, p.abandoned(err)
 		}
 		before := last.N
 		if last.Run != o.First {
@@ -152,17 +163,17 @@ func (r Results) confirm(ctx context.Context, o *Outgoing, p *publication) (uint
 		}
 		switch {
 		case last.Seq != 0 && before == o.N:
-			return last.Seq, nil
+			return last.Seq, publication == o.publication, nil
 		case before > o.N:
-			return 0, nil
+			return 0, false, nil
 		case before != 0 && before < o.N-1, before == 0 && o.N > 1 && !o.PublishedBefore:
-			return 0, ErrGap
+			return 0, false, ErrGap
 		}
 		expect := strconv.FormatUint(last.Seq, 10)
 		if p.msg.Header[headerExpect][0] == expect {
 			// What the read shows is what was expected: another write was in flight, or the read was stale.
 			if err := p.again(ctx); err != nil {
-				return 0, err
+				return 0, false, err
 			}
 			continue
 		}
@@ -173,11 +184,16 @@ func (r Results) confirm(ctx context.Context, o *Outgoing, p *publication) (uint
 
 // Last reads, at the leader, which message is the last of a result subject. ErrNotFound if there is none.
 func (r Results) Last(ctx context.Context, id run.ID, scope string) (Posted, error) {
+	p, _, err := r.last(ctx, id, scope)
+	return p, err
+}
+
+func (r Results) last(ctx context.Context, id run.ID, scope string) (p Posted, publication string, err error) {
 	m, err := r.conn.last(ctx, ResultsStream, ResultSubject(id, scope))
 	if err != nil {
-		return Posted{}, err
+		return Posted{}, "", err
 	}
-	return postedOf(m.Seq, m.Header), nil
+	return postedOf(m.Seq, m.Header), m.Header.Get(headerPublication), nil
 }
 
 // Read returns the message at seq, for a result that its record keeps by sequence. ErrNotFound if it has expired.

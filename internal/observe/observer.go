@@ -58,13 +58,13 @@ const (
 // keep their names as labels whatever names jobs bring.
 func New(role Role, tools ...string) *Observer {
 	o := &Observer{registry: prometheus.NewRegistry(), tools: newNames(tools...), owners: newNames(), codes: newNames()}
-	o.outcomes = counters("outcomes_total", "Outcomes published, by scope (step or run), outcome and reason.", "scope", "outcome", "reason_code")
+	o.outcomes = counters("outcomes_total", "Outcomes stored, each once in the fleet, by scope (step or run), outcome and reason.", "scope", "outcome", "reason_code")
 	o.calls = counters("tool_calls_total", "Dispatches of tools, retries included; code is ok or the code of the failure.", "tool", "effect", "code")
 	o.callSeconds = prometheus.NewHistogramVec(histogram("tool_call_duration_seconds", "How long a dispatch of a tool took.", slow), []string{"tool"})
 	o.resolved = counters("unknown_resolved_total", "Unknown writes that were settled, by what was established.", "tool", "verdict")
 	o.settle = prometheus.NewHistogram(histogram("unknown_settle_seconds", "Time from a write becoming unknown to its settlement.", slow))
 	o.prevented = counters("duplicate_writes_prevented_total", "Writes that would have been sent a second time but for their record, journal or lookup.", "tool")
-	o.escalations = counters("escalations_total", "Steps and runs handed to a person.", "tool", "reason_code")
+	o.escalations = counters("escalations_total", "Runs that ended for a person, by the tool of their failed step.", "tool", "reason_code")
 	o.letters = gauges("dead_letters_open", "Dead letters that are open.", "owner", "reason_code")
 	o.slowed = gauges("tool_breaker_open", "1 while a tool is slowed down for everyone on this executor, because it limits its rate or is not available.", "tool")
 	o.inFlight = gauge("runs_in_flight", "Runs that this process works on at this moment.")

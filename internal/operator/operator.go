@@ -39,7 +39,6 @@ type Streams interface {
 
 // Observer is told of what the calls do. All methods are safe for concurrent use and return at once.
 type Observer interface {
-	Outcome(scope, outcome, reason string)
 	Refusal(code string)
 	UnknownResolved(tool, verdict string)
 	SettleTime(took time.Duration)
@@ -199,7 +198,7 @@ func (o *Operator) follow(ctx context.Context, h *record.Handle, settled string)
 	r := h.Run
 	err := o.image(ctx, h, settled)
 	if err == nil && (len(r.Owed) > 0 || len(r.AlarmsOwed()) > 0) {
-		err = o.publish(ctx, h)
+		err = o.Records.Publish(ctx, h)
 	}
 	if err == nil && r.End == nil && r.Lease == nil && len(r.Next(o.Records.Due()).Ready) > 0 {
 		err = o.Streams.Wake(ctx, r.Queue, h.ID)
@@ -241,20 +240,4 @@ func (o *Operator) image(ctx context.Context, h *record.Handle, settled string) 
 		}
 		h = fresh
 	}
-}
-
-// publish makes known what the record owes, and counts it.
-func (o *Operator) publish(ctx context.Context, h *record.Handle) error {
-	owed := append([]run.Owed(nil), h.Run.Owed...)
-	if err := o.Records.Publish(ctx, h); err != nil {
-		return err
-	}
-	for i := range owed {
-		reason := ""
-		if owed[i].Row != nil {
-			reason = owed[i].Row.ReasonCode
-		}
-		o.Observe.Outcome(string(owed[i].Scope), string(owed[i].Outcome), reason)
-	}
-	return nil
 }

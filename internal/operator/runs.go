@@ -219,32 +219,14 @@ func (o *Operator) report(ctx context.Context, tenant string, q *ReportRequest) 
 		}
 	}
 	res := run.Resolution{CommitState: q.CommitState, Result: q.Result, EvidenceRef: q.EvidenceRef}
-	var since envelope.Time
-	tool := ""
 	h, err := o.change(ctx, id, func(h *record.Handle) (bool, error) {
-		since, tool = 0, ""
-		s := h.Run.Step(q.Step)
-		if s != nil && s.State == run.InDoubt {
-			since, tool = s.Doubt.Since, s.Tool
-		}
 		if _, refused := h.Run.Report(q.Step, attempt, q.By, res, o.Tools, o.Records.Now()); refused != nil {
 			return false, refused
-		}
-		if s.State == run.InDoubt {
-			tool = ""
 		}
 		return true, nil
 	})
 	if err != nil {
 		return nil, err
-	}
-	if tool != "" {
-		verdict := "found"
-		if q.CommitState == envelope.NotCommitted {
-			verdict = "absent"
-		}
-		o.Observe.UnknownResolved(tool, verdict)
-		o.Observe.SettleTime(o.Records.Now().Sub(since))
 	}
 	o.follow(ctx, h, "")
 	return StateReply{OK: true, State: h.Run.State()}, nil

@@ -18,7 +18,7 @@ const overdueGrace = time.Minute
 // tendEnd publishes what an ended run still owes: outcomes, letter, alert. Each is published once: what is in the stream
 // already changes nothing.
 func (rc *Reconciler) tendEnd(ctx context.Context, e *entry, h *record.Handle) error {
-	if err := rc.publish(ctx, h); err != nil {
+	if err := rc.Records.Publish(ctx, h); err != nil {
 		return err
 	}
 	r := h.Run
@@ -37,9 +37,6 @@ func (rc *Reconciler) tendEnd(ctx context.Context, e *entry, h *record.Handle) e
 	if open && fresh && rc.untold(r) {
 		if err := rc.alert(ctx, h); err != nil {
 			return err
-		}
-		if r.End.Outcome == envelope.NeedsHuman {
-			rc.Observe.Escalation(toolOf(r), r.End.Row.ReasonCode)
 		}
 	}
 	rc.mu.Lock()
@@ -60,14 +57,6 @@ func (rc *Reconciler) untold(r *run.Run) bool {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
 	return rc.told[r.ID()] != r.Episode && r.Letter.Claim == nil
-}
-
-// toolOf is the tool of the step that ended the run, "" if none did.
-func toolOf(r *run.Run) string {
-	if s := r.Step(r.End.Step); s != nil {
-		return s.Tool
-	}
-	return ""
 }
 
 // seesLetter reports whether the message of the run's open letter was seen.

@@ -83,7 +83,7 @@ func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) erro
 		}
 		rc.windows(e, h.Run) // what it made unknown is stored: its windows begin now
 	}
-	if err := rc.publish(ctx, h); err != nil {
+	if err := rc.Records.Publish(ctx, h); err != nil {
 		return err
 	}
 	if err := rc.Records.FetchDoubts(ctx, h); err != nil {
@@ -94,7 +94,7 @@ func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) erro
 		rc.aside.Go(func() {
 			err := rc.verify(ctx, h, due)
 			if err == nil {
-				err = rc.publish(ctx, h)
+				err = rc.Records.Publish(ctx, h)
 			}
 			if err == nil {
 				err = rc.after(ctx, e, h, began)
@@ -185,21 +185,6 @@ func (rc *Reconciler) write(ctx context.Context, h *record.Handle) error {
 	return rc.Records.Save(ctx, h)
 }
 
-func (rc *Reconciler) publish(ctx context.Context, h *record.Handle) error {
-	owed := append([]run.Owed(nil), h.Run.Owed...)
-	if err := rc.Records.Publish(ctx, h); err != nil {
-		return err
-	}
-	for i := range owed {
-		reason := ""
-		if owed[i].Row != nil {
-			reason = owed[i].Row.ReasonCode
-		}
-		rc.Observe.Outcome(string(owed[i].Scope), string(owed[i].Outcome), reason)
-	}
-	return nil
-}
-
 // verify sends the lookups that are due, side by side, and records each verdict, bound to the dispatch it asked about.
 func (rc *Reconciler) verify(ctx context.Context, h *record.Handle, due []run.Lookup) error {
 	type verdict struct {
@@ -261,7 +246,6 @@ func (rc *Reconciler) record(ctx context.Context, h *record.Handle, l *run.Looku
 		}
 		err := rc.write(ctx, h)
 		if err == nil {
-			rc.judged(h.Run, l)
 			return nil
 		}
 		if !errors.Is(err, record.ErrConflict) {
@@ -273,23 +257,6 @@ func (rc *Reconciler) record(ctx context.Context, h *record.Handle, l *run.Looku
 		}
 		*h = *fresh
 	}
-}
-
-// judged counts what became of an unknown write.
-func (rc *Reconciler) judged(r *run.Run, l *run.Lookup) {
-	s := r.Carrying(l.Dispatch)
-	if s == nil || s.State == run.InDoubt {
-		return
-	}
-	verdict := "absent"
-	switch s.State {
-	case run.Done:
-		verdict = "found"
-	case run.Held:
-		verdict = "escalated"
-	}
-	rc.Observe.UnknownResolved(l.Tool, verdict)
-	rc.Observe.SettleTime(rc.Records.Now().Sub(l.Since))
 }
 
 // onward wakes a run that an executor must go on with, and says when to look again.

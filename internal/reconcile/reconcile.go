@@ -80,10 +80,6 @@ type Fleet interface {
 
 // Observer is told of what the reconciler does.
 type Observer interface {
-	Outcome(scope, outcome, reason string)
-	UnknownResolved(tool, verdict string)
-	SettleTime(took time.Duration)
-	Escalation(tool, reason string)
 	LettersOpen(owner, reason string, change int)
 	ForgetLetters()
 }

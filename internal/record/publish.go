@@ -52,6 +52,7 @@ func (rs *Records) Publish(ctx context.Context, h *Handle) error {
 		}
 	}
 	seqs, err := rs.Store.Append(ctx, out)
+	rs.countStored(r, out)
 	if err != nil {
 		return err
 	}

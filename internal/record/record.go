@@ -50,6 +50,7 @@ type Outgoing struct {
 	PublishedBefore bool
 	Traceparent     string
 	Data            []byte
+	New             bool // set by Append: this publication is what is stored, and it was not there before
 }
 
 // Store is what the records need of NATS. All methods are safe for concurrent use and return when the outcome is known or
@@ -61,7 +62,8 @@ type Store interface {
 	// sent again until they are known to be stored or refused. ErrConflict, ErrFull.
 	Save(ctx context.Context, id run.ID, data []byte, h Header, expect uint64) (uint64, error)
 	// Append publishes outcomes, sent together in order, and waits for all; publishing again what is there changes
-	// nothing. The result has the sequence of each, 0 where a later one has passed it.
+	// nothing. The result has the sequence of each, 0 where a later one has passed it; New is set in out, also of those
+	// that were stored before an error.
 	Append(ctx context.Context, out []Outgoing) ([]uint64, error)
 	// LastOutcome says which outcome is the last of a result subject, and whose: the first revision of its run's record.
 	// ErrNotFound if there is none.
@@ -94,6 +96,7 @@ type Records struct {
 	Clock     Clock
 	Retention time.Duration   // how long an ended run is remembered
 	Secrets   func() [][]byte // replaced by [redacted] in everything that is published; may be nil
+	Observe   Observer        // told of what is stored; may be nil
 }
 
 // Handle is one run's record in this process's hands.
@@ -103,6 +106,7 @@ type Handle struct {
 	Seq uint64 // revision; 0: not stored yet
 
 	unsure bool // it was read with outcomes owed: they may be in the stream already
+	doubts []doubt
 }
 
 // Now is the time for what must be no earlier: the upper bound of the server's time.
@@ -124,7 +128,7 @@ func (rs *Records) Load(ctx context.Context, id run.ID) (*Handle, error) {
 	if r.First == 0 {
 		r.First = st.Seq
 	}
-	return &Handle{ID: id, Run: r, Seq: st.Seq, unsure: len(r.Owed) > 0}, nil
+	return &Handle{ID: id, Run: r, Seq: st.Seq, unsure: len(r.Owed) > 0, doubts: doubtsOf(r)}, nil
 }
 
 // Save writes the record as the next revision: line 7 of the order. On ErrConflict the handle is worthless: load again.
@@ -145,6 +149,7 @@ func (rs *Records) Save(ctx context.Context, h *Handle) error {
 	if h.Run.First == 0 {
 		h.Run.First = seq
 	}
+	rs.countSettled(h)
 	return nil
 }
 

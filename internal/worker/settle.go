@@ -92,11 +92,15 @@ func (w *Worker) settleOnce(ctx context.Context, id run.ID, facts []run.Fact) er
 	if facts, err = w.offloaded(ctx, facts); err != nil {
 		return err
 	}
-	if !w.evidence(h.Run, facts) {
+	changed, prevented := w.evidence(h.Run, facts)
+	if !changed {
 		return nil
 	}
 	if err := w.Records.Save(ctx, h); err != nil {
 		return err
+	}
+	for _, tool := range prevented {
+		w.Observe.DuplicatePrevented(tool)
 	}
 	return w.Records.Publish(ctx, h)
 }
@@ -144,10 +148,10 @@ func (w *Worker) offloaded(ctx context.Context, facts []run.Fact) ([]run.Fact, e
 	return out, nil
 }
 
-// evidence applies facts to a record. It reports whether the record changed.
-func (w *Worker) evidence(r *run.Run, facts []run.Fact) bool {
+// evidence applies facts to a record. It reports whether the record changed, and the tools whose writes would have been
+// unknown without the journal, or sent again.
+func (w *Worker) evidence(r *run.Run, facts []run.Fact) (changed bool, prevented []string) {
 	src := run.Source{By: w.ID, Random: w.Random(), At: w.Records.Now()}
-	changed := false
 	for _, f := range facts {
 		if f.Effect == nil || f.NeverSent() {
 			continue
@@ -155,7 +159,7 @@ func (w *Worker) evidence(r *run.Run, facts []run.Fact) bool {
 		v := r.Reply(f.Intent.Dispatch, f.Effect.Reply, w.Tools, src)
 		changed = changed || v != run.Dropped
 		if v == run.Applied && f.Effect.Reply.OK {
-			w.Observe.DuplicatePrevented(f.Intent.Tool) // without the journal it would have been unknown, or sent again
+			prevented = append(prevented, f.Intent.Tool)
 		}
 	}
 	for _, f := range facts {
@@ -171,7 +175,7 @@ func (w *Worker) evidence(r *run.Run, facts []run.Fact) bool {
 	if r.Lease != nil && sameJournal(r.Lease.Holder, w.Holder) && r.Lease.Holder != w.Holder && r.LeaseEnded(w.Tools, src) == run.Applied {
 		changed = true
 	}
-	return changed
+	return changed, prevented
 }
 
 // Restore brings everything that the journal still knows into a store that was made anew or comes from an older copy:

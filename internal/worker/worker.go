@@ -115,10 +115,8 @@ type Store interface {
 
 // Observer is told of every transition. All methods are safe for concurrent use and return at once.
 type Observer interface {
-	Outcome(scope, outcome, reason string)
 	ToolCall(tool string, effect envelope.Effect, code envelope.Code, took time.Duration)
 	RunsInFlight(change int)
-	Refusal(code string)
 	DuplicatePrevented(tool string)
 	// Breaker is told when a tool is slowed down for everyone on this executor, and when that is over.
 	Breaker(tool string, open bool)
