@@ -48,7 +48,7 @@ func (c *auditCommand) run(ctx context.Context, env app.Env, command string) err
 			found = append(found, finding{f.Run.Tenant, f.Run.Run, f.Rule, f.What})
 		}
 		data, err := envelope.Marshal(map[string]any{
-			"ok": len(found) == 0, "runs": report.Records, "deadletters": report.Letters, "outcomes": report.Outcomes, "found": found,
+			"ok": len(found) == 0, "runs": report.Records, "deadletters": report.Letters, "outcomes": report.Outcomes, "waiting": report.Waiting, "found": found,
 		})
 		if err != nil {
 			return err
@@ -57,6 +57,9 @@ func (c *auditCommand) run(ctx context.Context, env app.Env, command string) err
 	} else {
 		for _, f := range report.Found {
 			out.Line("%s  %s  %s", terminal.Clean(f.Run.String()), out.Paint(terminal.Red, f.Rule), terminal.Clean(f.What))
+		}
+		if report.Waiting > 0 {
+			out.Line("%d ends wait for room for their dead letter: settle some, or raise --max-letters", report.Waiting)
 		}
 		out.Line("%d runs, %d dead letters, %d outcomes: %s", report.Records, report.Letters, report.Outcomes, verdict(len(report.Found)))
 	}

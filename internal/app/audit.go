@@ -33,6 +33,8 @@ func (s auditSource) Letters(ctx context.Context, fn func(audit.Letter)) error {
 	})
 }
 
+func (s auditSource) LettersFull(ctx context.Context) (bool, error) { return s.conn.LettersFull(ctx) }
+
 func (s auditSource) Outcomes(ctx context.Context, fn func(audit.Outcome)) error {
 	return s.conn.ScanResults(ctx, func(id run.ID, scope string, p bus.Posted, at time.Time) {
 		fn(audit.Outcome{ID: id, Scope: envelope.Scope(scope), N: p.N, First: p.Run, At: at})

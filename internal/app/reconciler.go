@@ -49,7 +49,7 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	rc := reconcile.New(reconcile.Config{
 		ID: c.ID, Holder: uuid.NewString() + ".1", Lease: c.Lease, Workers: 64, Boot: boottime.Now, Random: rand.Float64,
 		Records: records, Tools: tools, Watch: watches{conn, index}, Waker: conn, Fleet: fleet{conn},
-		Observe: uncounted{p.observer}, Log: p.log,
+		Observe: uncounted{p.observer}, Health: p.ready, Log: p.log,
 	})
 	return p.reconcile(ctx, &c, rc, newAuditor(conn, index, rc), func() (stop func(), err error) {
 		return serveOperator(context.WithoutCancel(ctx), conn.NATS(), newOperator(conn, p, records, tools, index), c.ID)

@@ -36,12 +36,16 @@ type Source interface {
 	Records(ctx context.Context, fn func(id run.ID, seq uint64, data []byte)) error
 	Letters(ctx context.Context, fn func(Letter)) error
 	Outcomes(ctx context.Context, fn func(Outcome)) error
+	// LettersFull reads whether the letters are at their limit at this moment.
+	LettersFull(ctx context.Context) (bool, error)
 }
 
 // Report is what a whole audit came to.
 type Report struct {
 	Records, Letters, Outcomes int
 	Found                      []Finding
+	// Waiting is how many ends wait for room for their letter: the letters are at their limit, and nothing is broken.
+	Waiting int
 }
 
 // published is what the results of a run say about their numbers.
@@ -63,6 +67,8 @@ type audit struct {
 	oldest  time.Time // outcome that is still there
 	suspect map[run.ID][]Finding
 	found   map[run.ID]bool // letters whose record was seen
+	waiting map[run.ID]bool // ends whose letter finds no room
+	full    bool            // the letters are at their limit
 }
 
 // settleTime is how long a suspicion may rest on something that is on its way.
@@ -76,7 +82,7 @@ const (
 func All(ctx context.Context, source Source, store record.Store, now envelope.Time) (*Report, error) {
 	a := &audit{
 		source: source, store: store, now: now, letters: map[run.ID][]Letter{}, results: map[run.ID]map[envelope.Scope]*published{},
-		suspect: map[run.ID][]Finding{}, found: map[run.ID]bool{},
+		suspect: map[run.ID][]Finding{}, found: map[run.ID]bool{}, waiting: map[run.ID]bool{},
 	}
 	if err := source.Outcomes(ctx, a.outcome); err != nil {
 		return nil, fmt.Errorf("audit: reading the outcomes: %w", err)
@@ -89,6 +95,9 @@ func All(ctx context.Context, source Source, store record.Store, now envelope.Ti
 	if err != nil {
 		return nil, fmt.Errorf("audit: reading the letters: %w", err)
 	}
+	if a.full, err = source.LettersFull(ctx); err != nil {
+		return nil, fmt.Errorf("audit: reading how many letters there may be: %w", err)
+	}
 	if err := source.Records(ctx, a.record); err != nil {
 		return nil, fmt.Errorf("audit: reading the records: %w", err)
 	}
@@ -100,6 +109,7 @@ func All(ctx context.Context, source Source, store record.Store, now envelope.Ti
 	if err := a.confirm(ctx); err != nil {
 		return nil, err
 	}
+	a.report.Waiting = len(a.waiting)
 	slices.SortFunc(a.report.Found, func(x, y Finding) int { return strings.Compare(x.String(), y.String()) })
 	return &a.report, nil
 }
@@ -163,7 +173,12 @@ func (a *audit) check(id run.ID, seq uint64, data []byte, letters []Letter, resu
 	bad := func(rule, format string, args ...any) {
 		found = append(found, Finding{id, rule, fmt.Sprintf(format, args...)})
 	}
-	checkLetters(r, letters, bad)
+	// Its letter comes first, and what it owes beside it after that.
+	if delete(a.waiting, id); a.full && len(letters) == 0 && r.OwesLetter() {
+		a.waiting[id] = true
+	} else {
+		checkLetters(r, letters, bad)
+	}
 	if !Unaddressed(r) {
 		a.checkOutcomes(r, results, bad)
 	}
@@ -202,6 +217,11 @@ func (a *audit) checkOutcomes(r *run.Run, results map[envelope.Scope]*published,
 	if r.End != nil {
 		last[envelope.RunScope] = r.Episode
 	}
+	if a.waiting[r.ID()] {
+		for i := len(r.Owed) - 1; i >= 0; i-- {
+			last[r.Owed[i].Scope] = r.Owed[i].N - 1
+		}
+	}
 	whole := !a.oldest.IsZero() && r.CreatedAt.Time().After(a.oldest)
 	for _, scope := range []envelope.Scope{envelope.StepScope, envelope.RunScope} {
 		p, want := results[scope], last[scope]
@@ -234,6 +254,11 @@ func (a *audit) confirm(ctx context.Context) error {
 			timer.Stop()
 			return ctx.Err()
 		}
+		full, err := a.source.LettersFull(ctx)
+		if err != nil {
+			return fmt.Errorf("audit: reading how many letters there may be: %w", err)
+		}
+		a.full = full
 		for id := range a.suspect {
 			found, err := a.again(ctx, id)
 			if err != nil {

@@ -136,7 +136,8 @@ type Status struct {
 	Jobs, JobsMax       int64     // the same of AGENTRUN_JOBS
 	Created             time.Time // of AGENTRUN_RUNS
 
-	replicated bool
+	replicated            bool
+	runsKept, lettersKept int64 // places for messages on their way
 }
 
 // Status returns the latest that is known, without asking anybody.
@@ -226,30 +227,48 @@ func (c *Conn) observe(ctx context.Context) error {
 	return nil
 }
 
-// admit refuses a new message in a replicated stream of registers that has reached its limit (see serverLimit). What
-// others have added since the last look is not counted: the server's own limit bounds that.
-func (c *Conn) admit(ctx context.Context, stream string) error {
+// admit keeps a place for a new message of a stream of registers until settled is called, with whether it was stored. In a
+// replicated stream it refuses one beyond our limit (see serverLimit). What others have added since the last look is not
+// counted: the server's own limit bounds that.
+func (c *Conn) admit(ctx context.Context, stream string) (settled func(stored bool), err error) {
 	for fresh := false; ; fresh = true {
 		c.mu.Lock()
-		count, limit := &c.status.Runs, c.status.RunsMax
+		count, limit, kept := &c.status.Runs, c.status.RunsMax, &c.status.runsKept
 		if stream == LettersStream {
-			count, limit = &c.status.Letters, c.status.LettersMax
+			count, limit, kept = &c.status.Letters, c.status.LettersMax, &c.status.lettersKept
 		}
-		room := !c.status.replicated || *count < limit
+		room := !c.status.replicated || *count+*kept < limit
 		if room {
-			*count++ // exact again at the next look
+			*kept++
 		}
 		c.mu.Unlock()
 		if room {
-			return nil
+			return func(stored bool) {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				*kept--
+				if stored {
+					*count++ // exact again at the next look
+				}
+			}, nil
 		}
 		if fresh {
-			return fmt.Errorf("%w: %s has %d messages", ErrStoreFull, stream, limit)
+			return nil, fmt.Errorf("%w: %s has %d messages", ErrStoreFull, stream, limit)
 		}
 		if err := c.observe(ctx); err != nil {
-			return err
+			return nil, err
 		}
 	}
+}
+
+// LettersFull reads whether the stream of letters is at its limit: what ends then waits for room, and is not lost.
+func (c *Conn) LettersFull(ctx context.Context) (bool, error) {
+	f, err := c.facts(ctx, LettersStream)
+	if err != nil {
+		return false, fmt.Errorf("bus: size of the letters: %w", err)
+	}
+	limit := ourLimit(f.Config.MaxMsgs, f.Config.Replicas)
+	return limit > 0 && f.State.Messages >= limit, nil
 }
 
 // StreamCreated reads when AGENTRUN_RUNS was made. A journal that remembers another time has outlived a loss of the

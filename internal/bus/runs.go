@@ -155,14 +155,16 @@ func (r *Runs) Delete(ctx context.Context, id run.ID, seq uint64) error {
 
 // compareAndSet publishes msg, which expects its subject's last sequence to be expect, until it is known what became
 // of it.
-func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, expect uint64) (uint64, error) {
+func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, expect uint64) (revision uint64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
 	if expect == 0 {
-		if err := c.admit(ctx, stream); err != nil {
+		settled, err := c.admit(ctx, stream)
+		if err != nil {
 			return 0, err
 		}
+		defer func() { settled(revision != 0) }()
 	}
 	p := c.publish(msg)
 	defer p.close()

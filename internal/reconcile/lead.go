@@ -192,6 +192,10 @@ func (rc *Reconciler) setActive(active bool) {
 	rc.mu.Lock()
 	was := rc.active
 	rc.active = active
+	if was && !active {
+		clear(rc.refused) // another one tries now
+		rc.showRefused()
+	}
 	rc.mu.Unlock()
 	if was == active {
 		return

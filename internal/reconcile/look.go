@@ -23,7 +23,11 @@ func (rc *Reconciler) look(ctx context.Context, e *entry) {
 	}
 	if err != nil {
 		rc.failed(ctx, e, h, err)
+		return
 	}
+	rc.mu.Lock()
+	rc.hasRoom(e.id)
+	rc.mu.Unlock()
 }
 
 // failed ends a look that did not come to its end: the run stays due.
@@ -34,6 +38,9 @@ func (rc *Reconciler) failed(ctx context.Context, e *entry, h *record.Handle, er
 			trace = h.Run.TraceID()
 		}
 		rc.Log.Warn("run not tended to, it stays due", "tenant", e.id.Tenant, "run_id", e.id.Run, "trace_id", trace, "error", err)
+	}
+	if ctx.Err() == nil && errors.Is(err, record.ErrFull) {
+		rc.noRoom(e.id)
 	}
 	wait := rc.pause()
 	if errors.Is(err, record.ErrConflict) {

@@ -84,6 +84,12 @@ type Observer interface {
 	ForgetLetters()
 }
 
+// Health says whether the process can do its work.
+type Health interface {
+	Block(name, reason string)
+	Clear(name string)
+}
+
 // Config is what a reconciler is made of. All fields are required.
 type Config struct {
 	ID       string // the --id: for people
@@ -98,6 +104,7 @@ type Config struct {
 	Waker    Waker
 	Fleet    Fleet
 	Observe  Observer
+	Health   Health
 	Log      *slog.Logger
 	OnActive func(bool) // told when this one becomes active or a standby; may be nil
 }
@@ -122,7 +129,8 @@ type Reconciler struct {
 	lookups *lookups
 	aside   sync.WaitGroup // runs whose lookups are waited for
 	overdue map[run.ID]bool
-	told    map[run.ID]int // episode whose end was told of, while its letter is open
+	refused map[run.ID]bool // what they must write finds no room
+	told    map[run.ID]int  // episode whose end was told of, while its letter is open
 
 	outdated bool // of lead: the fleet's record is one of a newer version
 }
@@ -151,7 +159,7 @@ type passage struct {
 func New(c Config) *Reconciler {
 	return &Reconciler{
 		Config: c, runs: map[run.ID]*entry{}, ends: map[run.ID]*entry{}, passed: map[run.ID]passage{}, letters: map[run.ID][]lettered{}, open: map[run.ID]string{},
-		kick: make(chan struct{}, 1), bursts: newBursts(), lookups: &lookups{byTool: map[string]chan struct{}{}}, overdue: map[run.ID]bool{}, told: map[run.ID]int{},
+		kick: make(chan struct{}, 1), bursts: newBursts(), lookups: &lookups{byTool: map[string]chan struct{}{}}, overdue: map[run.ID]bool{}, told: map[run.ID]int{}, refused: map[run.ID]bool{},
 	}
 }
 

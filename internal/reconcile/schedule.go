@@ -143,4 +143,5 @@ func (rc *Reconciler) drop(id run.ID) {
 	delete(rc.runs, id)
 	delete(rc.ends, id)
 	delete(rc.overdue, id)
+	rc.hasRoom(id)
 }

@@ -25,7 +25,7 @@ func (rs *Records) Publish(ctx context.Context, h *Handle) error {
 	if len(r.Owed) == 0 {
 		return nil
 	}
-	if r.Letter != nil && r.Letter.Open && owesEnd(r) {
+	if r.OwesLetter() {
 		if err := rs.PublishLetter(ctx, h); err != nil {
 			return err
 		}
@@ -111,15 +111,6 @@ func (rs *Records) findPublished(ctx context.Context, h *Handle) error {
 func owes(r *run.Run, scope envelope.Scope) bool {
 	for i := range r.Owed {
 		if r.Owed[i].Scope == scope {
-			return true
-		}
-	}
-	return false
-}
-
-func owesEnd(r *run.Run) bool {
-	for i := range r.Owed {
-		if r.Owed[i].Scope == envelope.RunScope && r.Owed[i].N == r.Episode {
 			return true
 		}
 	}

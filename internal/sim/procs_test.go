@@ -186,7 +186,7 @@ func (r *reconciler) start() {
 		ID: r.name, Holder: r.name + "." + itoa(uint64(r.lives)), Lease: r.lease, Workers: 4,
 		Boot: func() time.Duration { return time.Since(r.w.zero) }, Random: func() float64 { return d.float(r.name + "random") },
 		Records: &record.Records{Store: link{p}, Clock: clk, Retention: time.Hour},
-		Tools:   toolbox{p: p}, Watch: link{p}, Waker: link{p}, Fleet: fleetLink{p}, Observe: blind{}, Log: quiet,
+		Tools:   toolbox{p: p}, Watch: link{p}, Waker: link{p}, Fleet: fleetLink{p}, Observe: blind{}, Health: blind{}, Log: quiet,
 	})
 	down := make(chan struct{})
 	r.w.mu.Lock()

@@ -177,6 +177,19 @@ func (r *Run) completed(n int) []envelope.CompletedEffect {
 	return out
 }
 
+// OwesLetter: the episode's end is not published yet, and its letter comes before it.
+func (r *Run) OwesLetter() bool {
+	if r.Letter == nil || !r.Letter.Open {
+		return false
+	}
+	for i := range r.Owed {
+		if r.Owed[i].Scope == envelope.RunScope && r.Owed[i].N == r.Episode {
+			return true
+		}
+	}
+	return false
+}
+
 // Published records that the owed outcomes of a scope up to number n are in the stream, the n-th at seq: the next write of
 // the record drops them. It is no event: nothing is decided by it.
 func (r *Run) Published(scope envelope.Scope, n int, seq uint64) {
