@@ -85,7 +85,7 @@ func newWorker(c *ExecutorConfig, p *process, conn *bus.Conn, j *journal.Journal
 		ID: c.ID, Holder: j.Holder(), Lease: c.Lease, Concurrency: c.Concurrency, DrainTimeout: c.DrainTimeout,
 		PoisonAfter: tools.box().File.Defaults.PoisonAfter, Defaults: tools.defaults, Shares: tools.share,
 		Boot: boottime.Now, Random: rand.Float64, UnknownToolGrace: tools.unknownToolGrace,
-		Records: newRecords(conn, p, &c.Process, tools), Journal: j, Tools: tools, Hints: conn, Waker: conn, Store: streamStore{conn},
+		Records: newRecords(conn, p, &c.Process, tools), Journal: j, Tools: tools, Hints: conn, Store: streamStore{conn},
 		Observe: p.observer, Ready: p.ready, Log: p.log,
 	})
 }

@@ -43,7 +43,8 @@ func (s operatorStreams) FindJob(ctx context.Context, id run.ID) (operator.Job, 
 }
 
 func (s operatorStreams) Wake(ctx context.Context, queue string, id run.ID) error {
-	return s.conn.Wake(ctx, queue, id)
+	_, err := s.conn.Wake(ctx, queue, id)
+	return err
 }
 
 func (s operatorStreams) Hint(holder string, id run.ID) error { return s.conn.Hint(holder, id) }

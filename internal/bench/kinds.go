@@ -52,7 +52,7 @@ func (b *bench) startAgentrun() working {
 	w := worker.New(worker.Config{
 		ID: "bench", Holder: b.journal.Holder(), Lease: lease, Concurrency: b.concurrency, DrainTimeout: time.Second, PoisonAfter: 3,
 		Defaults: func() run.Defaults { return run.Defaults{Owner: "bench", Budget: limits()} }, Boot: boottime.Now, Random: rand.Float64,
-		Records: app.NewRecords(b.conn, retention), Journal: b.journal, Tools: app.NewTools(registry), Hints: b.conn, Waker: b.conn, Store: app.NewStore(b.conn),
+		Records: app.NewRecords(b.conn, retention), Journal: b.journal, Tools: app.NewTools(registry), Hints: b.conn, Store: app.NewStore(b.conn),
 		Observe: observe.New(observe.Executor, "noop"), Ready: observe.NewReadiness(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err := w.SettleStore(context.Background(), b.conn.Status().Created); err != nil {

@@ -38,12 +38,26 @@ func (c *Clock) sample(ts time.Time, sent, received time.Duration) {
 	c.at, c.lower, c.upper = received, lower, upper
 }
 
+// heard says that the server's clock showed ts before now: a message that it stored then has come. One that is later than
+// the server's clock can be is of another server, or the clock was set: the next sample tells.
+func (c *Clock) heard(ts time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.samples == 0 {
+		return
+	}
+	now := c.now()
+	if lower, upper := c.bounds(now); ts.After(lower) && !ts.After(upper) {
+		c.at, c.lower, c.upper = now, ts, upper
+	}
+}
+
 func (c *Clock) bounds(now time.Duration) (lower, upper time.Time) {
 	passed := now - c.at
 	return c.lower.Add(passed - drift(passed)), c.upper.Add(passed + drift(passed))
 }
 
-func drift(d time.Duration) time.Duration { return d / 1_000_000 * driftPPM }
+func drift(d time.Duration) time.Duration { return time.Duration(float64(d) * driftPPM / 1e6) }
 
 func latest(a, b time.Time) time.Time {
 	if a.After(b) {

@@ -44,6 +44,34 @@ func TestClockBounds(t *testing.T) {
 	}
 }
 
+// A message that comes shows the clock of the server that stored it, if it can be that clock.
+func TestClockHearsMessages(t *testing.T) {
+	var local time.Duration
+	c := Clock{now: func() time.Duration { return local }}
+	server := time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC)
+	c.heard(server)
+	if c.Known() {
+		t.Fatal("a message alone says nothing about an upper bound")
+	}
+	c.sample(server, 0, 200*time.Millisecond)
+	local = 200 * time.Millisecond
+	upper := c.Upper()
+	for _, stored := range []time.Duration{150 * time.Millisecond, 100 * time.Millisecond, time.Minute, -time.Hour} {
+		c.heard(server.Add(stored))
+		if got := c.Lower(); !got.Equal(server.Add(150*time.Millisecond)) || !c.Upper().Equal(upper) {
+			t.Fatalf("after a message of %s: lower %s upper %s", stored, got.Sub(server), c.Upper().Sub(server))
+		}
+	}
+	// However many messages come, the bounds open by the drift.
+	for range 10_000 {
+		local += time.Millisecond / 10
+		c.heard(c.Lower().Add(1))
+	}
+	if got := c.Upper().Sub(upper.Add(time.Second)); got < time.Millisecond*9/10 {
+		t.Fatalf("after a second of messages the upper bound has moved by %s beside the clock, wanted 1 ms", got)
+	}
+}
+
 func TestParseReply(t *testing.T) {
 	for _, reply := range []string{
 		"$JS.ACK.AGENTRUN_JOBS.executor-q.2.7.5.1900000000000000123.4",

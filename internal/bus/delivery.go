@@ -106,6 +106,7 @@ func (c *Conn) deliveryOf(kind Kind, queue string, m *nats.Msg) (Delivery, bool)
 	if !ok {
 		return Delivery{}, false
 	}
+	c.clock.heard(meta.at) // whoever wakes a run has seen it due: so does who is woken
 	tokens := ParseJobSubject(m.Subject)
 	if kind == Wake {
 		tokens = ParseWakeSubject(m.Subject)

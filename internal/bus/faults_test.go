@@ -198,7 +198,7 @@ func TestStoreFullRefusesNewRunsAndFinishesOldOnes(t *testing.T) {
 			t.Fatalf("letter replaced in a full store: %v", err)
 		}
 		for i := range 3 {
-			if err := c.Wake(ctx, "default", runID(1)); err != nil {
+			if _, err := c.Wake(ctx, "default", runID(1)); err != nil {
 				t.Fatalf("wake %d: %v", i, err)
 			}
 		}

@@ -149,6 +149,7 @@ func (p *Puller) claim(s *source, seq uint64, tenant string) {
 	if s.kind == Job {
 		p.turns.Claims.begin(seq)
 	}
+	p.conn.clock.heard(m.Time)
 	tokens := parseQueueSubject(s.prefix, m.Subject)
 	p.deliver(Delivery{
 		Kind: s.kind, Queue: s.queue, ID: tokens.ID, Valid: tokens.Valid, Subject: m.Subject, Data: m.Data, Headers: m.Header,

@@ -68,7 +68,7 @@ func TestPullerTakesNoMoreThanItHasSlotsFor(t *testing.T) {
 	}
 	// All slots are taken. Wakes and jobs that arrive on requests still out are given back, and handed over only when they come
 	// again: the one wake, and none of the jobs.
-	if err := c.Wake(deadline(t), "default", runID(77)); err != nil {
+	if _, err := c.Wake(deadline(t), "default", runID(77)); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.NATS().Flush(); err != nil {
@@ -250,7 +250,7 @@ func TestPullerDividesOneSlotAmongFullQueues(t *testing.T) {
 	const each = 20
 	for i := range each {
 		publishJob(t, nc, bus.JobSubject("default", runID(i)), "{}")
-		if err := c.Wake(deadline(t), "default", runID(i)); err != nil {
+		if _, err := c.Wake(deadline(t), "default", runID(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -285,7 +285,7 @@ func TestPausedPullerStillTakesWakes(t *testing.T) {
 	nc := server.Conn()
 	publishJob(t, nc, bus.JobSubject("default", runID(1)), "{}")
 	for i := range 2 {
-		if err := c.Wake(deadline(t), "default", runID(10+i)); err != nil {
+		if _, err := c.Wake(deadline(t), "default", runID(10+i)); err != nil {
 			t.Fatal(err)
 		}
 		if d := receive(t, "a wake", got); d.Kind != bus.Wake {

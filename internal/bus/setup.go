@@ -37,7 +37,7 @@ type Config struct {
 	MaxJobs      int64         // default 1,000,000
 	MaxLetters   int64         // default 1,000,000
 	Queues       []string      // consumers are made for these; none is legal (a reconciler makes none)
-	AckWait      time.Duration // of the queues' consumers: twice the lease; default 60s
+	AckWait      time.Duration // of the queues' consumers: twice the lease; default 60s. That of wakes is an eighth of it.
 }
 
 const (
@@ -307,11 +307,24 @@ func merge(have, want jetstream.StreamConfig) (next jetstream.StreamConfig, chan
 	return next, !reflect.DeepEqual(next, have)
 }
 
+// wakeWait is the ack wait of wakes: a quarter of the lease. A wake in the hands of an executor that dies keeps the run's
+// next one away, while nobody but the queue knows of it: the run has no lease yet.
+func wakeWait(ackWait time.Duration) time.Duration {
+	if ackWait == 0 {
+		return 0
+	}
+	return max(ackWait/8, 250*time.Millisecond)
+}
+
 func (c *Conn) ensureConsumer(ctx context.Context, stream, filter, queue string, cfg Config, update bool) error {
 	name := ConsumerName(queue)
+	wait, usual := cfg.AckWait, ackWaitDefault
+	if stream == WakesStream {
+		wait, usual = wakeWait(wait), wakeWait(usual)
+	}
 	want := jetstream.ConsumerConfig{
 		Durable: name, Name: name, FilterSubject: filter,
-		AckPolicy: jetstream.AckExplicitPolicy, AckWait: choose(cfg.AckWait, 0, ackWaitDefault),
+		AckPolicy: jetstream.AckExplicitPolicy, AckWait: choose(wait, 0, usual),
 		MaxDeliver: -1, MaxAckPending: maxAckPending, MaxWaiting: maxWaiting,
 	}
 	have, err := c.js.Consumer(ctx, stream, name)
@@ -320,7 +333,7 @@ func (c *Conn) ensureConsumer(ctx context.Context, stream, filter, queue string,
 		return nil
 	case err == nil:
 		got := have.CachedInfo().Config
-		want.AckWait = choose(cfg.AckWait, got.AckWait, ackWaitDefault)
+		want.AckWait = choose(wait, got.AckWait, usual)
 		if got.FilterSubject == filter && got.AckPolicy == want.AckPolicy && got.AckWait == want.AckWait &&
 			got.MaxDeliver == want.MaxDeliver && got.MaxAckPending == want.MaxAckPending {
 			return nil

@@ -68,7 +68,8 @@ func TestSetupMakesTheStreamsOfTheContract(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := consumer.CachedInfo().Config
-		if got.AckPolicy != jetstream.AckExplicitPolicy || got.AckWait != 7*time.Second || got.MaxDeliver != -1 {
+		wait := map[string]time.Duration{bus.JobsStream: 7 * time.Second, bus.WakesStream: 875 * time.Millisecond}[stream]
+		if got.AckPolicy != jetstream.AckExplicitPolicy || got.AckWait != wait || got.MaxDeliver != -1 {
 			t.Errorf("%s: %+v", stream, got)
 		}
 	}
@@ -193,7 +194,10 @@ func TestEveryStreamThatDisappearsIsMadeAgain(t *testing.T) {
 		bus.AlertsStream: func(ctx context.Context) error {
 			return c.Alert(ctx, bus.AlertSubject("acme", "o", "poison_job"), []byte("x"), "id")
 		},
-		bus.WakesStream: func(ctx context.Context) error { return c.Wake(ctx, "default", runID(1)) },
+		bus.WakesStream: func(ctx context.Context) error {
+			_, err := c.Wake(ctx, "default", runID(1))
+			return err
+		},
 	}
 	for stream, write := range writes {
 		if err := write(deadline(t)); err != nil {

@@ -216,9 +216,10 @@ func TestNamesThatAreNoIdentifiersReachNoSubject(t *testing.T) {
 		_, loaded := c.Runs().Load(ctx, id)
 		_, appended := c.Results().Append(ctx, []bus.Outgoing{{ID: id, Scope: bus.ScopeRun, N: 1}})
 		_, found := c.FindJob(ctx, id, 0)
+		_, woken := c.Wake(ctx, "default", id)
 		_, put := c.Letters().Put(ctx, bus.LetterSubject(id.Tenant, "o", id.Run), nil, nil, 0)
 		for call, err := range map[string]error{
-			"save": saved, "load": loaded, "append": appended, "find": found, "wake": c.Wake(ctx, "default", id),
+			"save": saved, "load": loaded, "append": appended, "find": found, "wake": woken,
 			"alert": c.Alert(ctx, bus.AlertSubject(id.Tenant, "o", id.Run), nil, ""),
 		} {
 			if !errors.Is(err, bus.ErrNotLiteral) && (call != "alert" || id.Tenant != "a.b") {

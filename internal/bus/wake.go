@@ -11,10 +11,11 @@ import (
 	"github.com/agentrun/executor/pkg/run"
 )
 
-// Wake puts the run in its queue's wakes and waits for the acknowledgement. One that is there already counts as woken.
-func (c *Conn) Wake(ctx context.Context, queue string, id run.ID) error {
+// Wake puts the run in its queue's wakes and waits for the acknowledgement. fresh is false if one is there already: it is
+// on its way to an executor, or in the hands of one that may be about to answer it for what it knew before.
+func (c *Conn) Wake(ctx context.Context, queue string, id run.ID) (fresh bool, err error) {
 	if !literalRun(id) || !IsIdentifier(queue) {
-		return fmt.Errorf("bus: wake %s in %s: %w", id, queue, ErrNotLiteral)
+		return false, fmt.Errorf("bus: wake %s in %s: %w", id, queue, ErrNotLiteral)
 	}
 	p := c.publish(&nats.Msg{Subject: WakeSubject(queue, id)})
 	defer p.close()
@@ -23,9 +24,9 @@ func (c *Conn) Wake(ctx context.Context, queue string, id run.ID) error {
 		err = refused.err()
 	}
 	if err != nil {
-		return fmt.Errorf("bus: wake %s: %w", id, err)
+		return false, fmt.Errorf("bus: wake %s: %w", id, err)
 	}
-	return nil
+	return refused == nil, nil
 }
 
 // Hint tells the holder of a lease to read a record now. Nothing is promised: without a listener, or without a

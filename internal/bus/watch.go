@@ -342,6 +342,7 @@ func (r *round) receive(m *nats.Msg) {
 		return
 	}
 	r.consumer = meta.consumer
+	r.watch.conn.clock.heard(meta.at)
 	if meta.stream <= r.watch.seen {
 		return
 	}

@@ -79,11 +79,11 @@ func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) erro
 	if h.Run.End != nil {
 		return rc.tendEnd(ctx, e, h)
 	}
-	began := time.Now()
+	began := moment{time.Now(), rc.Records.Due()}
 	if err := rc.tidyLetters(ctx, e, h); err != nil {
 		return err
 	}
-	changed := rc.decide(e, h.Run)
+	changed := rc.decide(e, h.Run, began.due)
 	if changed {
 		if err := rc.write(ctx, h); err != nil {
 			return err
@@ -96,10 +96,10 @@ func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) erro
 	if err := rc.Records.FetchDoubts(ctx, h); err != nil {
 		return err
 	}
-	if due := h.Run.Lookups(rc.Records.Now()); len(due) > 0 {
+	if due := h.Run.Lookups(began.due); len(due) > 0 {
 		// A tool that does not answer must not keep other runs waiting: lookups are waited for beside the workers.
 		rc.aside.Go(func() {
-			err := rc.verify(ctx, h, due)
+			err := rc.verify(ctx, e, h, due)
 			if err == nil {
 				err = rc.Records.Publish(ctx, h)
 			}
@@ -115,8 +115,14 @@ func (rc *Reconciler) tend(ctx context.Context, e *entry, h *record.Handle) erro
 	return rc.after(ctx, e, h, began)
 }
 
+// moment is when a look began: on this process's own clock, and what was due by then.
+type moment struct {
+	local time.Time
+	due   envelope.Time
+}
+
 // after is the end of a look at a run that went on.
-func (rc *Reconciler) after(ctx context.Context, e *entry, h *record.Handle, began time.Time) error {
+func (rc *Reconciler) after(ctx context.Context, e *entry, h *record.Handle, began moment) error {
 	if h.Run.End != nil {
 		rc.done(e, h.Seq, true, time.Now())
 		return nil
@@ -125,7 +131,7 @@ func (rc *Reconciler) after(ctx context.Context, e *entry, h *record.Handle, beg
 }
 
 // decide applies what time alone decides. It reports whether the record changed.
-func (rc *Reconciler) decide(e *entry, r *run.Run) bool {
+func (rc *Reconciler) decide(e *entry, r *run.Run, due envelope.Time) bool {
 	src := rc.source()
 	changed := false
 	// First: a window is timed from when a stored record said unknown, never from what is only about to be written.
@@ -138,7 +144,7 @@ func (rc *Reconciler) decide(e *entry, r *run.Run) bool {
 		rc.Log.Info("lease ended", "tenant", e.id.Tenant, "run_id", e.id.Run, "trace_id", r.TraceID(), "holder", e.lease.Holder)
 		changed = true
 	}
-	if rc.Records.Due() >= r.Deadline && r.Expire(src.At) == run.Applied {
+	if due >= r.Deadline && r.Expire(src.At) == run.Applied {
 		changed = true
 	}
 	if r.Escalate(rc.Tools, src) == run.Applied {
@@ -193,7 +199,7 @@ func (rc *Reconciler) write(ctx context.Context, h *record.Handle) error {
 }
 
 // verify sends the lookups that are due, side by side, and records each verdict, bound to the dispatch it asked about.
-func (rc *Reconciler) verify(ctx context.Context, h *record.Handle, due []run.Lookup) error {
+func (rc *Reconciler) verify(ctx context.Context, e *entry, h *record.Handle, due []run.Lookup) error {
 	type verdict struct {
 		l      *run.Lookup
 		answer envelope.Lookup
@@ -231,7 +237,7 @@ func (rc *Reconciler) verify(ctx context.Context, h *record.Handle, due []run.Lo
 		}
 		if !v.known {
 			// An executor can look this tool up: it is woken for it.
-			if err := rc.Waker.Wake(ctx, h.Run.Queue, h.ID); err != nil {
+			if err := rc.wake(ctx, e, h.Run.Queue); err != nil {
 				return err
 			}
 			continue
@@ -267,40 +273,54 @@ func (rc *Reconciler) record(ctx context.Context, h *record.Handle, l *run.Looku
 }
 
 // onward wakes a run that an executor must go on with, and says when to look again.
-func (rc *Reconciler) onward(ctx context.Context, e *entry, h *record.Handle, began time.Time) error {
+func (rc *Reconciler) onward(ctx context.Context, e *entry, h *record.Handle, began moment) error {
 	r := h.Run
 	due := rc.Records.Due()
 	need := r.Next(due)
 	if r.Lease == nil && len(need.Ready) > 0 {
-		if err := rc.Waker.Wake(ctx, r.Queue, h.ID); err != nil {
+		if err := rc.wake(ctx, e, r.Queue); err != nil {
 			return err
 		}
 	}
 	now := time.Now()
-	at := now.Add(rc.pause())
-	if r.Lease != nil || len(need.Ready) == 0 {
-		at = rc.following(e, r, began, now)
-	}
+	at := rc.following(e, r, began, now)
 	rc.watchDeadline(r, due)
 	rc.Log.Debug("looked at", "tenant", e.id.Tenant, "run_id", e.id.Run, "revision", h.Seq, "state", r.State(), "ready", len(need.Ready), "again_in", at.Sub(now))
 	rc.done(e, h.Seq, true, at)
 	return nil
 }
 
-// following is when a run must be looked at again that needs nobody now. What became due while it was looked at is due at
-// once; what was due before, and still is, has been tried: again, but not at once.
-func (rc *Reconciler) following(e *entry, r *run.Run, began, now time.Time) time.Time {
+// wakeAgain is after how long a run is woken again that had a wake already. That one may just be answered by an executor
+// that has not seen what is due now, and then nothing else would bring one here; or it waits for a free slot like many
+// others, which costs these few looks.
+var wakeAgain = [...]time.Duration{50 * time.Millisecond, 250 * time.Millisecond, time.Second}
+
+// wake puts a run into its queue's wakes. A wake that was there already is not this one's: the run is looked at again soon.
+func (rc *Reconciler) wake(ctx context.Context, e *entry, queue string) error {
+	fresh, err := rc.Waker.Wake(ctx, queue, e.id)
+	if err != nil {
+		return err
+	}
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	if !fresh && e.tries < len(wakeAgain) {
+		e.again = time.Now().Add(wakeAgain[e.tries])
+		e.tries++
+	}
+	return nil
+}
+
+// following is when a run must be looked at again. What became due since the look began is due at once; what was due before,
+// and still is, has been tried: again, but not at once.
+func (rc *Reconciler) following(e *entry, r *run.Run, began moment, now time.Time) time.Time {
 	at := now.Add(time.Hour)
 	sooner := func(t time.Time) {
 		if t.Before(at) {
 			at = t
 		}
 	}
-	local := func(t envelope.Time) time.Time {
-		return now.Add(t.Time().Sub(rc.Records.Clock.Lower()) + time.Millisecond)
-	}
-	if due := r.Due(rc.Records.Due()); due != 0 {
-		sooner(local(due))
+	if due := r.DueAfter(began.due); due != 0 {
+		sooner(now.Add(due.Time().Sub(rc.Records.Clock.Lower()) + time.Millisecond))
 	}
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
@@ -308,12 +328,19 @@ func (rc *Reconciler) following(e *entry, r *run.Run, began, now time.Time) time
 		sooner(e.seen.Add(e.lease.Length))
 	}
 	for _, end := range e.doubts {
-		if end.After(began) {
+		if end.After(began.local) {
 			sooner(end) // an earlier one is in the record as over
 		}
 	}
-	if !at.After(began) {
+	if !at.After(began.local) {
 		at = now.Add(rc.pause())
+	}
+	if due := r.Due(began.due); due != 0 && due <= began.due {
+		sooner(now.Add(rc.pause()))
+	}
+	if !e.again.IsZero() {
+		sooner(e.again)
+		e.again = time.Time{}
 	}
 	return at
 }

@@ -65,9 +65,10 @@ type Watch interface {
 	Letters(ctx context.Context, fn func(Letter)) error
 }
 
-// Waker puts a run into its queue's wakes.
+// Waker puts a run into its queue's wakes; fresh is false if one was there already, which may be about to be answered for
+// what its executor knew before.
 type Waker interface {
-	Wake(ctx context.Context, queue string, id run.ID) error
+	Wake(ctx context.Context, queue string, id run.ID) (fresh bool, err error)
 }
 
 // Fleet is the record of which reconciler is active.
@@ -147,7 +148,8 @@ type entry struct {
 	at      time.Time // when to look next; zero: not scheduled
 	index   int       // in the queue; -1: not in it
 	busy    bool
-	tries   int
+	tries   int       // wakes of this revision that met an earlier one
+	again   time.Time // when to wake it again for that; zero: not
 }
 
 type passage struct {

@@ -31,6 +31,7 @@ func (w *world) checkSave(who string, id run.ID, old, st *storedRun) {
 		before = old.run
 	}
 	w.checkStarts(id, before, r)
+	w.checkPrompt(id, old, st)
 	w.checkDoubts(before, r)
 	w.checkEpisode(id, before, r)
 	if r.End != nil {

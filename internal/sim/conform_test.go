@@ -27,7 +27,7 @@ import (
 // parts are the seams of one server, fake or real.
 type parts struct {
 	store   record.Store
-	waker   worker.Waker
+	waker   reconcile.Waker
 	watch   reconcile.Watch
 	fleet   reconcile.Fleet
 	publish func(id run.ID, data []byte)
@@ -330,8 +330,10 @@ func TestQueuesAreTheSame(t *testing.T) {
 		d = next()
 		equal(t, "again", []any{d.ID, d.Redelivered}, []any{id, true})
 		is(t, "ack", d.Ack(), nil)
-		is(t, "wake", p.waker.Wake(t.Context(), "default", id), nil)
-		is(t, "wake again", p.waker.Wake(t.Context(), "default", id), nil)
+		for i, fresh := range []bool{true, false} {
+			got, err := p.waker.Wake(t.Context(), "default", id)
+			equal(t, fmt.Sprintf("wake %d", i+1), []any{got, err}, []any{fresh, nil})
+		}
 		pl.Want(2)
 		d = next()
 		equal(t, "a wake", []any{d.ID, d.Wake}, []any{id, true}) // the real puller may have given it back before

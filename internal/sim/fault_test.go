@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,6 +93,10 @@ type world struct {
 	behave func(d *run.Dispatch) conduct       // what the provider does with a dispatch
 	fast   bool                                // latencies are tiny and equal: for sweeps
 	calls  int                                 // numbered seam calls so far
+
+	disturbed atomic.Int64 // when something last befell somebody, Unix nanoseconds
+	full      time.Time    // when an executor last had all its slots in use
+	prompt    int          // steps that were due and whose start was looked at
 
 	server
 	provider
@@ -199,6 +204,7 @@ func (p *proc) die(why string) {
 	if was {
 		return
 	}
+	p.w.disturb()
 	p.w.say("%s dies (%s)", p.name, why)
 	p.w.cutAll(p)
 	p.cancel()
@@ -225,6 +231,7 @@ func (p *proc) pause() {
 	if !p.dead && p.paused == nil {
 		p.paused = make(chan struct{})
 	}
+	p.w.disturb()
 }
 
 func (p *proc) resume() {
@@ -233,6 +240,7 @@ func (p *proc) resume() {
 	if p.paused != nil {
 		close(p.paused)
 		p.paused = nil
+		p.w.disturb()
 	}
 }
 
@@ -288,12 +296,21 @@ var (
 	local  = ways{before: true, after: true}
 )
 
+// befall asks the plan what befalls a seam call.
+func (w *world) befall(p *proc, op, key string) fault {
+	f := w.plan(p, op, key)
+	if f != none {
+		w.disturb()
+	}
+	return f
+}
+
 // do is one seam call: it may crash the process, fail, or be slow, as the plan says.
 func (p *proc) do(ctx context.Context, op, key string, may ways, effect func() error) error {
 	if !p.gate() {
 		return errDead
 	}
-	f := p.w.plan(p, op, key)
+	f := p.w.befall(p, op, key)
 	if f != none {
 		p.w.say("%s %s %s: %s", p.name, op, key, f)
 	}
@@ -312,6 +329,7 @@ func (p *proc) do(ctx context.Context, op, key string, may ways, effect func() e
 			time.Sleep(p.w.dice.between(p.name+op+"late", time.Millisecond, 3*time.Second))
 			err := effect()
 			p.w.say("%s %s %s lands late: %v", p.name, op, key, err)
+			p.w.disturb()
 		}()
 		return errInjected
 	}

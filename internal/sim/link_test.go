@@ -18,7 +18,6 @@ type link struct{ p *proc }
 
 var (
 	_ record.Store    = link{}
-	_ worker.Waker    = link{}
 	_ worker.Hints    = link{}
 	_ worker.Store    = link{}
 	_ reconcile.Waker = link{}
@@ -147,11 +146,13 @@ func (l link) GetObject(ctx context.Context, name string) (data []byte, err erro
 }
 
 // Wake is a publish to a stream that keeps one message per subject and refuses a second one.
-func (l link) Wake(ctx context.Context, queue string, id run.ID) error {
-	return l.p.do(ctx, "wakes.put", id.Run, writes, func() error {
-		l.p.w.wake(queue, id)
+func (l link) Wake(ctx context.Context, queue string, id run.ID) (bool, error) {
+	fresh := false
+	err := l.p.do(ctx, "wakes.put", id.Run, writes, func() error {
+		fresh = l.p.w.wake(queue, id)
 		return nil
 	})
+	return err == nil && fresh, err
 }
 
 // Created is the creation time of the stream of records.
@@ -164,7 +165,7 @@ func (l link) Hint(holder string, id run.ID) error {
 	if !l.p.gate() {
 		return errDead
 	}
-	switch f := l.p.w.plan(l.p, "hints.send", id.Run); f {
+	switch f := l.p.w.befall(l.p, "hints.send", id.Run); f {
 	case crashBefore, crashAfter:
 		l.p.die("at hints.send")
 		return errDead
@@ -233,7 +234,7 @@ func follow[T any](ctx context.Context, p *proc, what string, log func() []T, re
 		moved := p.w.moved
 		p.w.mu.Unlock()
 		for at < len(all) {
-			if err := p.travel(ctx, what, p.w.plan(p, what, "") == hang); err != nil {
+			if err := p.travel(ctx, what, p.w.befall(p, what, "") == hang); err != nil {
 				return err
 			}
 			report(all[at], at < first)

@@ -111,7 +111,7 @@ func (e *executor) start() {
 			return time.Since(w.zero)
 		},
 		Records: &record.Records{Store: link{p}, Clock: clk, Retention: time.Hour},
-		Journal: journalLink{p, j, e.lazy}, Tools: toolbox{p, true}, Hints: link{p}, Waker: link{p}, Store: link{p},
+		Journal: journalLink{p, j, e.lazy}, Tools: toolbox{p, true}, Hints: link{p}, Store: link{p},
 		Observe: blind{}, Ready: blind{}, Log: quiet,
 	})
 	pl := &puller{p: p, give: wk.Deliver, idle: make(chan struct{})}

@@ -205,7 +205,7 @@ func (b toolbox) Call(ctx context.Context, d *run.Dispatch, info worker.CallInfo
 	if !b.p.gate() {
 		return notSent
 	}
-	f := w.plan(b.p, "tool.call", info.ID.Run)
+	f := w.befall(b.p, "tool.call", info.ID.Run)
 	if f == crashBefore {
 		b.p.die("before tool.call")
 		return notSent
@@ -270,6 +270,9 @@ func (b toolbox) Lookup(ctx context.Context, id run.ID, l *run.Lookup, _ string)
 			if f.Ref == l.Ref && f.committed && !time.Now().Before(f.visible) {
 				out = envelope.Lookup{Answer: envelope.Found, Result: json.RawMessage(`{"id":"c"}`), EvidenceRef: string(f.Ref)}
 			}
+		}
+		if st := w.runs[id]; st != nil {
+			w.isPrompt(id, lookupOf(l.Dispatch), st)
 		}
 		w.sayLocked("%s looks %s up (proves %v): %s", b.p.name, w.name(l.Dispatch), l.Proves, out.Answer)
 		return nil

@@ -42,12 +42,12 @@ func (w *world) publish(id run.ID, data []byte) {
 	w.pump()
 }
 
-func (w *world) wake(queue string, id run.ID) {
+func (w *world) wake(queue string, id run.ID) (fresh bool) {
 	w.mu.Lock()
 	for _, m := range w.messages {
 		if m.Wake && !m.gone && m.ID == id {
 			w.mu.Unlock()
-			return // refused: one per subject; that counts as woken
+			return false // refused: one per subject
 		}
 	}
 	w.messages = append(w.messages, &message{Delivery: worker.Delivery{
@@ -56,6 +56,7 @@ func (w *world) wake(queue string, id run.ID) {
 	w.sayLocked("%s is woken", id.Run)
 	w.mu.Unlock()
 	w.pump()
+	return true
 }
 
 // pump delivers what lies in the queue to whoever wants it.
@@ -71,7 +72,9 @@ func (w *world) pump() {
 		if to == nil {
 			continue
 		}
-		to.want--
+		if to.want--; to.want <= 0 {
+			w.full = time.Now()
+		}
 		if !m.claimed && w.dice.n("claim"+m.ID.Run, 8) == 0 {
 			w.claim(m, to)
 			continue
@@ -167,6 +170,7 @@ func (w *world) repeat(id run.ID) {
 	for _, m := range w.messages {
 		if !m.gone && m.ID == id && m.token != 0 {
 			w.sayLocked("%s is lost sight of by the queue", describe(m))
+			w.disturb()
 			m.token = 0
 			break
 		}
@@ -188,7 +192,7 @@ func (a *ack) answer(op string, effect func(w *world)) error {
 	if !a.p.gate() {
 		return errDead
 	}
-	f := w.plan(a.p, op, a.m.ID.Run)
+	f := w.befall(a.p, op, a.m.ID.Run)
 	switch f {
 	case crashBefore:
 		a.p.die("before " + op)
@@ -249,7 +253,9 @@ type puller struct {
 
 func (p *puller) Want(n int) {
 	p.p.w.mu.Lock()
-	p.want += n
+	if p.want += n; p.want <= 0 || p.want-n <= 0 {
+		p.p.w.full = time.Now()
+	}
 	p.p.w.mu.Unlock()
 	go p.p.w.pump() // the caller holds a lock
 }

@@ -38,6 +38,7 @@ type storedRun struct {
 	record.Stored
 	header record.Header
 	run    *run.Run
+	due    map[string]time.Time // since or from when each step whose turn it is may be started
 }
 
 type resultSubject struct {

@@ -81,9 +81,9 @@ func (a *tally) play(t *testing.T, seed uint64) {
 
 // tally counts what the worlds met: a simulation in which nothing happens proves nothing.
 type tally struct {
-	failed                                        atomic.Bool
-	mu                                            sync.Mutex
-	runs, calls, deaths, unknown, resolved, sends int
+	failed                                                atomic.Bool
+	mu                                                    sync.Mutex
+	runs, calls, deaths, unknown, resolved, sends, prompt int
 }
 
 func (a *tally) add(w *world) {
@@ -94,6 +94,7 @@ func (a *tally) add(w *world) {
 	a.runs += len(w.runs)
 	a.calls += w.calls
 	a.sends += len(w.flights)
+	a.prompt += w.prompt
 	for _, line := range w.trace {
 		switch {
 		case strings.Contains(line, " dies (") && !strings.Contains(line, "the world ends"):
@@ -107,7 +108,8 @@ func (a *tally) add(w *world) {
 }
 
 func (a *tally) String() string {
-	return fmt.Sprintf("%d runs, %d seam calls, %d requests, %d deaths, %d lookups, %d calls of operators", a.runs, a.calls, a.sends, a.deaths, a.unknown, a.resolved)
+	return fmt.Sprintf("%d runs, %d seam calls, %d requests, %d deaths, %d lookups, %d calls of operators, %d things looked at for being prompt",
+		a.runs, a.calls, a.sends, a.deaths, a.unknown, a.resolved, a.prompt)
 }
 
 // player plays one seed.

@@ -149,14 +149,19 @@ func (l *loop) offload(leased context.Context, d *run.Dispatch, trace string, re
 
 // verify sends the lookups that are due, for a run that was woken: the reconciler wakes one whose tool it does not know. A
 // lookup needs no lease: its verdict is bound to the dispatch.
-func (l *loop) verify(ctx context.Context, r *run.Run, due envelope.Time) {
-	if !l.woken || l.w.isDraining() {
-		return
+func (l *loop) verify(ctx context.Context, r *run.Run, due envelope.Time) error {
+	if !l.woken && !l.holdsWake() || l.w.isDraining() {
+		return nil
+	}
+	if at := r.DueAfter(due); at != 0 {
+		if again := time.Now().Add(at.Sub(due) + time.Millisecond); l.again.IsZero() || again.Before(l.again) {
+			l.again = again
+		}
+	}
+	if err := l.w.Records.FetchDoubts(ctx, l.h); err != nil {
+		return err
 	}
 	l.woken = false
-	if err := l.w.Records.FetchDoubts(ctx, l.h); err != nil {
-		return // woken again while it stays due
-	}
 	for _, lk := range r.Lookups(due) {
 		tool, ok := l.w.Tools.Tool(lk.Tool)
 		if !ok || tool.Verify == nil || l.calls[lk.Dispatch] != nil {
@@ -182,4 +187,5 @@ func (l *loop) verify(ctx context.Context, r *run.Run, due envelope.Time) {
 			l.finished(res)
 		}()
 	}
+	return nil
 }

@@ -40,6 +40,7 @@ type loop struct {
 	signalAt time.Time       // next in-progress signals
 	barred   time.Time       // until when no write is started, because the journal took no intent
 	patience time.Duration   // how long it was barred last; 0: the journal is written
+	due      envelope.Time   // by which the last decision was made
 	again    time.Time       // when the run must be looked at again
 	woken    bool            // a wake has come: lookups that only an executor can make are made
 	failing  time.Time       // since when the store gives errors
@@ -109,7 +110,7 @@ func (l *loop) collect() {
 func (l *loop) run() {
 	defer l.w.wg.Done()
 	defer l.w.Observe.RunsInFlight(-1)
-	l.signalAt = time.Now().Add(l.w.Lease)
+	l.signalAt = time.Now().Add(l.w.Lease / signalsPerLease)
 	for {
 		l.collect()
 		err := l.w.ctx.Err()
@@ -125,12 +126,19 @@ func (l *loop) run() {
 		}
 		l.failing = time.Time{}
 		if len(l.calls) == 0 && len(l.grants) == 0 {
+			if l.early() {
+				l.wait()
+				continue
+			}
 			l.answer()
 			if l.w.leaving(l) {
 				l.slots(0)
 				return
 			}
 			continue
+		}
+		if l.underway() {
+			l.answerWakes()
 		}
 		l.wait()
 	}
@@ -301,7 +309,7 @@ func (l *loop) abort(err error) {
 	}
 	l.collect()
 	for _, d := range append(l.holding, l.arrived...) {
-		_ = d.Release(l.w.Lease / 2)
+		l.w.giveUp(&d)
 	}
 	l.holding, l.arrived = nil, nil
 	l.slots(0)
@@ -311,43 +319,6 @@ func (l *loop) abort(err error) {
 	}
 }
 
-// forgetLoop removes a loop that gave up and releases what it had not looked at.
-func (w *Worker) forgetLoop(l *loop) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.loops, l.id)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, d := range l.inbox {
-		_ = d.Release(w.Lease / 2)
-	}
-	l.inbox = nil
-}
-
-// answer acknowledges the deliveries of a run that rests: the record says until when, and every outcome it owed is in the
-// stream. A run that could go on is given back instead, while this process drains or lacks the tool.
-func (l *loop) answer() {
-	giveBack := false
-	if l.h != nil && l.h.Run != nil && l.w.isDraining() {
-		giveBack = len(l.h.Run.Next(l.w.Records.Due()).Ready) > 0
-	}
-	for _, d := range l.holding {
-		var err error
-		switch {
-		case giveBack:
-			err = d.Release(0)
-		case l.passes:
-			err = d.Release(passOn)
-		default:
-			err = d.Ack()
-		}
-		if err != nil {
-			l.w.Log.Debug("delivery not answered", "subject", d.Subject, "error", err)
-		}
-	}
-	l.holding = nil
-}
-
 // slots keeps n slots and gives the others back.
 func (l *loop) slots(n int) {
 	if l.held > n {
@@ -355,6 +326,10 @@ func (l *loop) slots(n int) {
 		l.held = n
 	}
 }
+
+// signalsPerLease is how often in a lease the queue is told that its messages are in good hands. A wake that nobody speaks
+// for is delivered again after a quarter of a lease.
+const signalsPerLease = 10
 
 // wait sleeps until something comes, a time is reached, or the process drains.
 func (l *loop) wait() {
@@ -383,7 +358,7 @@ func (l *loop) wait() {
 		}
 	}
 	if now := time.Now(); !now.Before(l.signalAt) {
-		l.signalAt = now.Add(l.w.Lease)
+		l.signalAt = now.Add(l.w.Lease / signalsPerLease)
 		for _, d := range l.holding {
 			_ = d.InProgress()
 		}

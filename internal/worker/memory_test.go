@@ -137,7 +137,6 @@ func (w *world) Limits(string) Limits { return Limits{} }
 type quiet struct{}
 
 func (quiet) Hint(string, run.ID) error                                      { return nil }
-func (quiet) Wake(context.Context, string, run.ID) error                     { return nil }
 func (quiet) Created() (time.Time, bool)                                     { return time.Unix(1, 0), true }
 func (quiet) Lower() time.Time                                               { return time.Now() }
 func (quiet) Upper() time.Time                                               { return time.Now() }
@@ -163,7 +162,7 @@ func (w *world) worker(t *testing.T) *Worker {
 		Shares: func(string) fair.Limit { return fair.Limit{} },
 		Boot:   func() time.Duration { return time.Duration(time.Now().UnixNano()) }, Random: func() float64 { return 0 },
 		Records: &record.Records{Store: w, Clock: quiet{}, Retention: time.Hour}, Journal: w, Tools: w,
-		Hints: quiet{}, Waker: quiet{}, Store: quiet{}, Observe: quiet{}, Ready: quiet{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Hints: quiet{}, Store: quiet{}, Observe: quiet{}, Ready: quiet{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	wk.store.Store(time.Unix(1, 0).UnixNano())
 	t.Cleanup(wk.Stop)

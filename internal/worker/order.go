@@ -44,6 +44,7 @@ type change struct {
 func (l *loop) decide(ctx context.Context) *change {
 	c := &change{}
 	now, due := l.w.Records.Now(), l.w.Records.Due()
+	l.due = due
 	l.again = time.Time{} // begin says anew; a time that has passed must not keep the loop turning
 	l.intake(c, now)
 	r := l.h.Run
@@ -76,6 +77,7 @@ func (l *loop) decide(ctx context.Context) *change {
 	if r.Lease != nil && !l.mine(r.Lease.Holder) {
 		c.tell = r.Lease.Holder
 		l.dropAll()
+		c.err = l.verify(ctx, r, due) // it needs no lease
 		return c
 	}
 	if r.Pending {
@@ -84,8 +86,9 @@ func (l *loop) decide(ctx context.Context) *change {
 	if l.judge(r, now) { // what an operator's call has brought
 		c.changed = true
 	}
-	c.err = l.begin(ctx, c, now, due)
-	l.verify(ctx, r, now)
+	if c.err = l.begin(ctx, c, now, due); c.err == nil {
+		c.err = l.verify(ctx, r, due)
+	}
 	if r.Lease != nil && l.renewDue() {
 		c.changed = true
 	}

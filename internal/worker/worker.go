@@ -102,11 +102,6 @@ type Hints interface {
 	Hint(holder string, id run.ID) error
 }
 
-// Waker puts a run into its queue's wakes.
-type Waker interface {
-	Wake(ctx context.Context, queue string, id run.ID) error
-}
-
 // Store tells which store of records this is.
 type Store interface {
 	// Created is the creation time of the store; ok is false while it is not known, for example since a reconnect.
@@ -151,7 +146,6 @@ type Config struct {
 	Journal Journal
 	Tools   Tools
 	Hints   Hints
-	Waker   Waker
 	Store   Store
 	Observe Observer
 	Ready   Ready

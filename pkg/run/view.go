@@ -159,3 +159,31 @@ func (r *Run) Due(now Time) Time {
 	}
 	return due
 }
+
+// DueAfter is the first moment after t at which something of the run becomes due by itself: an attempt that waits, a resend,
+// a lookup, the deadline. What is due at t is not looked at; zero for never. A run under a lease is its holder's business,
+// but for its lookups and its deadline.
+func (r *Run) DueAfter(t Time) Time {
+	if r.End != nil {
+		return 0
+	}
+	first := Time(0)
+	at := func(due Time) {
+		if due > t && (first == 0 || due < first) {
+			first = due
+		}
+	}
+	for _, s := range r.Steps {
+		if s.State == InDoubt && !s.Doubt.Resend {
+			at(s.Doubt.Next)
+		}
+	}
+	if r.Decided != nil {
+		return first
+	}
+	if r.Lease == nil {
+		at(r.Next(t).At)
+	}
+	at(r.Deadline)
+	return first
+}
