@@ -93,6 +93,8 @@ func (c *commands) task(command string) (task, *asking) {
 		return &r.Show, &r.Show.asking
 	case "runs cancel":
 		return &r.Cancel, &r.Cancel.asking
+	case "runs discard":
+		return &r.Discard, &r.Discard.asking
 	}
 	return nil, nil
 }

@@ -106,6 +106,7 @@ func TestOperatorCommands(t *testing.T) {
 		"runs.get":            `{"ok":true,"run":` + runJSON + `}`,
 		"runs.list":           `{"ok":true,"runs":[` + runJSON + `]}`,
 		"runs.cancel":         `{"ok":true,"state":"cancelling"}`,
+		"runs.discard":        `{"ok":true,"state":"cancelled"}`,
 	})
 	for _, x := range []struct {
 		args, stdin string
@@ -133,6 +134,7 @@ func TestOperatorCommands(t *testing.T) {
 		{"runs list", "", 0, "0/2", "", `agentrun.op.runs.list._all {"limit":1000}`},
 		{"runs show acme/run_1042", "", 0, "dead letter acme/run_1042/1", "", ""},
 		{"runs cancel acme/run_1042 --reason r -y", "", 0, "cancelling", "", ""},
+		{"runs discard acme/run_1042 --reason r -y", "", 0, "cancelled", "", `agentrun.op.runs.discard.acme {"run_id":"run_1042","by":"alice","reason":"r"}`},
 	} {
 		code, out, errs := command(t, s.URL, x.stdin, strings.Fields(x.args)...)
 		if code != x.code || !strings.Contains(out, x.out) || !strings.Contains(errs, x.errs) {

@@ -12,9 +12,10 @@ import (
 )
 
 type runsCommand struct {
-	List   runsList  `cmd:"" help:"List runs by their last change, oldest first."`
-	Show   runShow   `cmd:"" help:"Print the story of a run."`
-	Cancel runCancel `cmd:"" help:"Stop a run: nothing new starts, what is in flight ends by its own evidence."`
+	List    runsList   `cmd:"" help:"List runs by their last change, oldest first."`
+	Show    runShow    `cmd:"" help:"Print the story of a run."`
+	Cancel  runCancel  `cmd:"" help:"Stop a run: nothing new starts, what is in flight ends by its own evidence."`
+	Discard runDiscard `cmd:"" help:"End a run whose stored record breaks a rule and is left alone; it is kept as it was found."`
 }
 
 type runsList struct {
@@ -134,14 +135,28 @@ type runCancel struct {
 }
 
 func (c *runCancel) run(ctx context.Context, d *desk) error {
+	return c.end(ctx, d, &c.acting, "cancel")
+}
+
+type runDiscard struct {
+	acting `embed:""`
+	one    `embed:""`
+}
+
+func (c *runDiscard) run(ctx context.Context, d *desk) error {
+	return c.end(ctx, d, &c.acting, "discard")
+}
+
+// end makes a call that ends a run.
+func (o *one) end(ctx context.Context, d *desk, c *acting, verb string) error {
 	if err := c.person(d.env, d.command); err != nil {
 		return err
 	}
-	tenant, runID, err := c.about(d.command, c.Run)
+	tenant, runID, err := c.about(d.command, o.Run)
 	if err != nil {
 		return err
 	}
-	if err := d.confirm(c.Yes, "cancel %s/%s", tenant, runID); err != nil {
+	if err := d.confirm(c.Yes, verb+" %s/%s", tenant, runID); err != nil {
 		return err
 	}
 	request := struct {
@@ -152,7 +167,7 @@ func (c *runCancel) run(ctx context.Context, d *desk) error {
 	var reply struct {
 		State string `json:"state"`
 	}
-	raw, err := d.call(ctx, "runs", "cancel", tenant, request, &reply)
+	raw, err := d.call(ctx, "runs", verb, tenant, request, &reply)
 	switch {
 	case err != nil:
 		return d.failed(c.JSON, raw, err)

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -87,10 +88,12 @@ type auditor struct {
 	conn  *bus.Conn
 	index *operator.Index
 	rc    *reconcile.Reconciler
+	log   *slog.Logger
 
 	mu      sync.Mutex
 	from    uint64
 	flags   map[run.ID]audit.Flags
+	broken  map[run.ID]bool          // records that break a rule
 	waiting map[run.ID]waitingLetter // ended by a budget, and the letter's message not seen yet
 }
 
@@ -99,8 +102,8 @@ type waitingLetter struct {
 	since   time.Time
 }
 
-func newAuditor(conn *bus.Conn, index *operator.Index, rc *reconcile.Reconciler) *auditor {
-	return &auditor{conn: conn, index: index, rc: rc, flags: map[run.ID]audit.Flags{}, waiting: map[run.ID]waitingLetter{}}
+func newAuditor(conn *bus.Conn, index *operator.Index, rc *reconcile.Reconciler, log *slog.Logger) *auditor {
+	return &auditor{conn: conn, index: index, rc: rc, log: log, flags: map[run.ID]audit.Flags{}, broken: map[run.ID]bool{}, waiting: map[run.ID]waitingLetter{}}
 }
 
 // run audits until ctx ends.
@@ -137,7 +140,7 @@ func (a *auditor) sweepRuns(ctx context.Context, limit *rate.Limiter) {
 	if err != nil && ctx.Err() == nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.from, a.flags, a.waiting = 0, map[run.ID]audit.Flags{}, map[run.ID]waitingLetter{}
+		a.from, a.flags, a.broken, a.waiting = 0, map[run.ID]audit.Flags{}, map[run.ID]bool{}, map[run.ID]waitingLetter{}
 	}
 }
 
@@ -148,6 +151,11 @@ func (a *auditor) look(id run.ID, seq uint64, data []byte) {
 	a.from = seq + 1
 	delete(a.flags, id)
 	delete(a.waiting, id)
+	delete(a.broken, id)
+	if errors.Is(err, run.ErrBroken) {
+		a.broken[id] = true
+		a.log.Error("a stored record breaks a rule; it is left alone until somebody settles it", "tenant", id.Tenant, "run_id", id.Run, "revision", seq, "error", err)
+	}
 	if err != nil {
 		return
 	}
@@ -182,6 +190,7 @@ func (a *auditor) result() observe.Audit {
 	out := observe.Audit{RunsOverdue: a.rc.Overdue(), DeadLettersWithoutOwner: a.index.Unowned()}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	out.BrokenRecords = len(a.broken)
 	for _, f := range a.flags {
 		if f.OKWithoutResult {
 			out.OKWithoutResult++

@@ -291,7 +291,7 @@ func (a *audit) again(ctx context.Context, id run.ID) ([]Finding, error) {
 	}
 	var r *run.Run
 	if !gone {
-		if r, err = run.Decode(st.Data); err == nil && r.Letter != nil {
+		if r, err = run.DecodeAsIs(st.Data); err == nil && r.Letter != nil {
 			owners[r.Letter.Owner] = true
 		}
 	}

@@ -71,7 +71,7 @@ func Record(id run.ID, data []byte, now envelope.Time) (r *run.Run, found []Find
 	bad := func(rule, format string, args ...any) {
 		found = append(found, Finding{id, rule, fmt.Sprintf(format, args...)})
 	}
-	r, err := run.Decode(data)
+	r, err := run.DecodeAsIs(data)
 	if err != nil {
 		bad(run.RuleNothingVanishes, "the record cannot be read: %v", err)
 		return nil, found

@@ -42,6 +42,7 @@ type Observer struct {
 	auditOK      prometheus.Gauge
 	auditBudget  prometheus.Gauge
 	auditOwner   prometheus.Gauge
+	auditBroken  prometheus.Gauge
 }
 
 // Role says which process the metrics are for: only a reconciler has the audits.
@@ -78,6 +79,7 @@ func New(role Role, tools ...string) *Observer {
 	o.auditOK = gauge("audit_ok_without_result", "Runs that ended ok although a write has no result. Zero unless something is broken.")
 	o.auditBudget = gauge("audit_budget_end_without_dead_letter", "Runs that a budget ended and that have no dead letter. Zero unless something is broken.")
 	o.auditOwner = gauge("audit_dead_letters_without_owner", "Dead letters that belong to nobody. Zero unless something is broken.")
+	o.auditBroken = gauge("audit_broken_records", "Records that break a rule and are left alone. Zero unless something is broken.")
 	o.waiting = gauge("jobs_waiting", "Jobs in the queue, those in an executor's hands included.")
 	o.used = gauges("store_used_ratio", "How full a store is, of its limit: runs (--max-runs), letters (--max-letters), jobs (--max-jobs).", "store")
 	o.journalFree = gauge("journal_free_ratio", "Free space on the journal's disk; below a tenth nothing new is taken in.")
@@ -94,7 +96,7 @@ func New(role Role, tools ...string) *Observer {
 		o.registry.MustRegister(o.waiting, o.used, o.journalFree)
 	}
 	if role != Executor {
-		o.registry.MustRegister(o.auditOverdue, o.auditOK, o.auditBudget, o.auditOwner)
+		o.registry.MustRegister(o.auditOverdue, o.auditOK, o.auditBudget, o.auditOwner, o.auditBroken)
 	}
 	return o
 }
@@ -184,7 +186,7 @@ func (o *Observer) Unstored(age func() time.Duration) { o.unstored.Store(&age) }
 
 // Audit is what the reconciler's audits found: all zero unless something is broken.
 type Audit struct {
-	RunsOverdue, OKWithoutResult, BudgetEndWithoutDeadLetter, DeadLettersWithoutOwner int
+	RunsOverdue, OKWithoutResult, BudgetEndWithoutDeadLetter, DeadLettersWithoutOwner, BrokenRecords int
 }
 
 // Audited shows the latest audit.
@@ -193,6 +195,7 @@ func (o *Observer) Audited(a Audit) {
 	o.auditOK.Set(float64(a.OKWithoutResult))
 	o.auditBudget.Set(float64(a.BudgetEndWithoutDeadLetter))
 	o.auditOwner.Set(float64(a.DeadLettersWithoutOwner))
+	o.auditBroken.Set(float64(a.BrokenRecords))
 }
 
 // Classic buckets in seconds: fast is for one fsync, slow for calls and settlements.

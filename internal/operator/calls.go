@@ -53,6 +53,7 @@ func Calls() []*Call {
 		call("runs", "get", "One run with its history.", RunReply{}, (*Operator).getRun),
 		runs,
 		call("runs", "cancel", "Stop a run: nothing new starts, what is in flight ends by its own evidence.", StateReply{}, (*Operator).cancel),
+		call("runs", "discard", "End a run whose stored record breaks a rule; the record is kept as it was found.", StateReply{}, (*Operator).setAside),
 		call("runs", "report", "What a program learned about a write.", StateReply{}, (*Operator).report),
 	}
 }
@@ -192,6 +193,13 @@ type RunPage struct {
 	OK    bool              `json:"ok"`
 	Runs  []json.RawMessage `json:"runs"`
 	After string            `json:"after,omitempty"`
+}
+
+// SetAsideRequest ends a run whose record breaks a rule.
+type SetAsideRequest struct {
+	RunID  string `json:"run_id"`
+	By     string `json:"by"`
+	Reason string `json:"reason"`
 }
 
 // CancelRequest stops a run.

@@ -146,6 +146,9 @@ func (o *Operator) load(ctx context.Context, id run.ID) (*record.Handle, error) 
 	if errors.Is(err, record.ErrNotFound) {
 		return nil, refuse(run.NotFound, "there is no run %s of tenant %s", id.Run, id.Tenant)
 	}
+	if errors.Is(err, run.ErrBroken) {
+		return nil, refuse(run.NotAllowed, "the record is left alone until somebody ends the run (runs discard): %v", err)
+	}
 	return h, err
 }
 

@@ -104,8 +104,8 @@ func (o *Operator) showRuns(ctx context.Context, chosen []chosenRun, last uint64
 			h, err := o.Records.Load(ctx, c.id)
 			if err == nil {
 				shown[i], err = envelope.Marshal(shownRun{View: h.Run.View(o.Records.Now())})
-			} else if errors.Is(err, run.ErrNewer) {
-				// One run of a newer version must not take the others from the list: its header says what there is to say.
+			} else if errors.Is(err, run.ErrNewer) || errors.Is(err, run.ErrBroken) {
+				// One run of a newer version, or whose record is broken, must not take the others from the list: its header says what there is to say.
 				shown[i], err = envelope.Marshal(shownRun{View: &run.View{
 					Tenant: c.id.Tenant, RunID: c.id.Run, Workflow: c.workflow, State: c.state, Episode: c.episode, Steps: []run.StepView{}, CompletedEffects: []envelope.CompletedEffect{},
 				}})
@@ -177,6 +177,33 @@ func (o *Operator) cancel(ctx context.Context, tenant string, q *CancelRequest) 
 			return nil, err
 		}
 	}
+}
+
+// setAside ends a run whose record breaks a rule and is left alone by everybody else.
+func (o *Operator) setAside(ctx context.Context, tenant string, q *SetAsideRequest) (any, error) {
+	id, err := subject(tenant, q.RunID)
+	if err != nil {
+		return nil, err
+	}
+	if err := person(q.By); err != nil {
+		return nil, err
+	}
+	if err := why(q.Reason); err != nil {
+		return nil, err
+	}
+	h, owner, err := o.Records.SetAside(ctx, id, q.By, q.Reason)
+	switch {
+	case errors.Is(err, record.ErrNotFound):
+		return nil, refuse(run.NotFound, "there is no run %s of tenant %s", id.Run, id.Tenant)
+	case errors.Is(err, run.ErrWhole):
+		return nil, refuse(run.NotAllowed, "the record of run %s breaks no rule: cancel the run, or settle its letter", id.Run)
+	case err != nil:
+		return nil, err
+	}
+	o.Log.Warn("a run whose record broke a rule was ended", "tenant", id.Tenant, "run_id", id.Run, "by", q.By)
+	o.Index.saved(h)
+	o.follow(ctx, h, owner)
+	return StateReply{OK: true, State: h.Run.State()}, nil
 }
 
 // cancelQueued makes the record of a run that still waits in a queue, ended. Its job stays there and is answered

@@ -30,6 +30,9 @@ func (rc *Reconciler) look(ctx context.Context, e *entry) {
 	rc.mu.Unlock()
 }
 
+// leftAlone is how often the log names a run whose record must be left as it is.
+const leftAlone = time.Hour
+
 // failed ends a look that did not come to its end: the run stays due.
 func (rc *Reconciler) failed(ctx context.Context, e *entry, h *record.Handle, err error) {
 	if ctx.Err() == nil && !errors.Is(err, record.ErrConflict) {
@@ -41,6 +44,14 @@ func (rc *Reconciler) failed(ctx context.Context, e *entry, h *record.Handle, er
 	}
 	if ctx.Err() == nil && errors.Is(err, record.ErrFull) {
 		rc.noRoom(e.id)
+	}
+	if errors.Is(err, run.ErrBroken) || errors.Is(err, run.ErrNewer) {
+		// Left alone: nothing is to be done until another revision is stored, which is seen.
+		rc.mu.Lock()
+		seq := e.seq
+		rc.mu.Unlock()
+		rc.done(e, seq, true, time.Now().Add(leftAlone))
+		return
 	}
 	wait := rc.pause()
 	if errors.Is(err, record.ErrConflict) {

@@ -59,7 +59,7 @@ func (w *Worker) settleRun(ctx context.Context, id run.ID, facts []run.Fact) err
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if w.newer(id, err) {
+		if w.untouchable(id, err) {
 			return nil
 		}
 		if !errors.Is(err, record.ErrConflict) {
@@ -71,13 +71,18 @@ func (w *Worker) settleRun(ctx context.Context, id run.ID, facts []run.Fact) err
 	}
 }
 
-// newer: the record was written by a newer version and must be left alone. What the journal knows of it stays there, not
-// settled, for a start of that version; meanwhile its reconciler ends the lease and looks the writes up.
-func (w *Worker) newer(id run.ID, err error) bool {
-	if !errors.Is(err, run.ErrNewer) {
+// untouchable: the record was written by a newer version, or breaks a rule, and must be left alone. What the journal knows
+// of it stays there, not settled, for a start of that version or after a person has settled it; meanwhile a reconciler of
+// the newer version ends the lease and looks the writes up.
+func (w *Worker) untouchable(id run.ID, err error) bool {
+	switch {
+	case errors.Is(err, run.ErrNewer):
+		w.Log.Error("journal entry left for a newer version of the executor", "tenant", id.Tenant, "run_id", id.Run, "error", err)
+	case errors.Is(err, run.ErrBroken):
+		w.Log.Error("journal entry left until somebody settles its run's record", "tenant", id.Tenant, "run_id", id.Run, "error", err)
+	default:
 		return false
 	}
-	w.Log.Error("journal entry left for a newer version of the executor", "tenant", id.Tenant, "run_id", id.Run, "error", err)
 	return true
 }
 
@@ -236,7 +241,7 @@ func (w *Worker) restoreFact(ctx context.Context, f run.Fact) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		if w.newer(id, err) {
+		if w.untouchable(id, err) {
 			return nil
 		}
 		if errors.Is(err, record.ErrConflict) {

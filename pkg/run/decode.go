@@ -13,10 +13,27 @@ import (
 // ErrNewer: a newer build wrote the record, in a form that this one does not know. It must be left as it is.
 var ErrNewer = errors.New("written by a newer version")
 
-// Decode reads a record. Members that it does not know stay with their object and are written again with it. A record that
+// ErrBroken: the stored record breaks a rule (a fault of another build, an edit by hand). It must be left as it is until a
+// person settles it: what is decided on it could be a second write.
+var ErrBroken = errors.New("breaks a rule")
+
+// Decode reads a record and holds it against the rules, so that whoever goes on from it can take a broken rule for its own
+// fault: ErrBroken. It is as DecodeAsIs otherwise.
+func Decode(data []byte) (*Run, error) {
+	r, err := DecodeAsIs(data)
+	if err != nil {
+		return nil, err
+	}
+	if v := r.Violations(); len(v) > 0 {
+		return nil, fmt.Errorf("run record %s/%s %w: %w", r.Tenant, r.RunID, ErrBroken, v[0])
+	}
+	return r, nil
+}
+
+// DecodeAsIs reads a record, whole or not, to show it. Members that it does not know stay with their object and are written again with it. A record that
 // this build could not write again without loss or would misread is ErrNewer: one of another schema, with an unknown state
 // or outcome, or with an unknown member in a closed object (limits, spend, a row of the table of codes, a result's place).
-func Decode(data []byte) (*Run, error) {
+func DecodeAsIs(data []byte) (*Run, error) {
 	r := new(Run)
 	strict := json.NewDecoder(bytes.NewReader(data))
 	strict.DisallowUnknownFields()

@@ -128,7 +128,7 @@ func TestClosedObjects(t *testing.T) {
 // What this build cannot understand is told apart from what is broken.
 func TestRecordsOfANewerBuild(t *testing.T) {
 	const good = `{"schema":"agentrun.record/v1","tenant":"acme","run_id":"r1","queue":"default","episode":1,"created_at":null,` +
-		`"updated_at":null,"deadline":"2026-01-01T00:00:00.000Z","budget":{},"spent":{},"steps":[{"step":"a","tool":"t","digest":"d","state":"ready"}]}`
+		`"updated_at":null,"deadline":"2026-01-01T00:00:00.000Z","budget":{},"spent":{},"steps":[{"step":"a","tool":"t","digest":"d","state":"ready","proposal":1}]}`
 	if _, err := Decode([]byte(good)); err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,8 @@ type Violation struct {
 
 func (v Violation) Error() string { return v.Rule + ": " + v.What }
 
-// check panics on a broken rule, in production too: a crash costs one lease, going on could cost a second write.
+// check panics on a broken rule, in production too: a crash costs one lease, going on could cost a second write. What was
+// read was whole (see Decode), so that it is this process's own event that broke it.
 func (r *Run) check() {
 	if v := r.Violations(); len(v) > 0 {
 		panic("run: " + v[0].Error() + ": " + r.dump())

@@ -1,0 +1,97 @@
+package app_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/audit"
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// A stored record that breaks a rule stops nobody: executor, reconciler and operator calls leave it alone, it is named, and
+// a person can end it.
+func TestABrokenRecordIsLeftAlone(t *testing.T) {
+	s := newStack(t)
+	s.args = []string{"--lease", "500ms"}
+	r, e := s.reconciler("r1"), s.executor("w1")
+	s.submit("acme", "bad", []M{step("a", "pay", nil)}, M{"more": true})
+	rs, conn := s.records()
+	h := run.ID{Tenant: "acme", Run: "bad"}
+	bustest.Eventually(t, "its first step is done and published", func() bool {
+		rec, err := rs.Load(t.Context(), h)
+		return err == nil && rec.Run.Step("a").State == run.Done && len(s.outcomes("agentrun.results.acme.bad.step")) == 1 && rec.Run.Lease == nil
+	})
+	stored, err := conn.Runs().Load(t.Context(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(stored.Data, &members); err != nil {
+		t.Fatal(err)
+	}
+	members["lease"] = json.RawMessage(`{"holder":"somebody","id":"x","renewal":0,"seconds":1}`) // and no step executes
+	data, err := json.Marshal(members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seq, err := conn.Runs().Save(t.Context(), h, data, bus.RecordHeader{State: "running", Lease: "somebody/x/0/1000", Episode: 1}, stored.Seq)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.submit("acme", "bad", []M{step("b", "pay", nil)}) // delivered again and again
+	s.refused("NOT_ALLOWED", "runs.cancel", "acme", M{"run_id": "bad", "by": "alice", "reason": "x"})
+	s.submit("acme", "good", []M{step("a", "pay", nil)})
+	if o := s.end("acme", "good", 1); o.Outcome != "ok" {
+		t.Errorf("another run ended %+v", o)
+	}
+	bustest.Eventually(t, "the metric says that one record is broken", func() bool {
+		return strings.Contains(s.metrics(r), "\nagentrun_audit_broken_records 1\n")
+	})
+	if _, found := audit.Record(h, data, envelope.TimeOf(time.Now())); len(found) != 1 || found[0].Rule != run.RuleOneLease {
+		t.Errorf("the audit finds %v", found)
+	}
+	s.refused("NOT_ALLOWED", "runs.discard", "acme", M{"run_id": "good", "by": "alice", "reason": "x"})
+	if got := s.op("runs.discard", "acme", M{"run_id": "bad", "by": "alice", "reason": "edited by hand"}); got.State != "cancelled" {
+		t.Errorf("after discard it is %s", got.State)
+	}
+	if o := s.end("acme", "bad", 1); o.Outcome != "cancelled" || len(o.CompletedEffects) != 1 {
+		t.Errorf("it ended %+v", o)
+	}
+	bustest.Eventually(t, "the job that waited is answered, and the metric is zero", func() bool {
+		for _, o := range s.outcomes("agentrun.results.acme.bad.step") {
+			if o.Step == "b" && o.Envelope["code"] == "RUN_CLOSED" {
+				return strings.Contains(s.metrics(r), "\nagentrun_audit_broken_records 0\n")
+			}
+		}
+		return false
+	})
+	if report, err := app.Audit(t.Context(), app.Connection{NATS: s.server.URL}, "audit"); err != nil || len(report.Found) != 0 {
+		t.Errorf("afterwards the audit found %v: %v", report.Found, err)
+	}
+	view := s.op("runs.get", "acme", M{"run_id": "bad"}).Run
+	last := view.History[len(view.History)-1]
+	for _, n := range view.History {
+		if n.Kind == run.EventDiscard {
+			last = n
+		}
+	}
+	if last.By != "alice" || !strings.Contains(last.Reason, "edited by hand") || !strings.Contains(last.Reason, "one-lease") {
+		t.Errorf("the history says %+v", last)
+	}
+	name, _, _ := strings.Cut(last.Reason[strings.Index(last.Reason, "AGENTRUN_OBJECTS/")+len("AGENTRUN_OBJECTS/"):], ")")
+	if kept, err := conn.GetObject(t.Context(), name); err != nil || string(kept) != string(data) {
+		t.Errorf("revision %d is kept as %s: %v", seq, name, err)
+	}
+	if n := s.count("POST /pay"); n != 2 {
+		t.Errorf("pay was called %d times", n)
+	}
+	if status, text := s.readyz(e); status != 200 {
+		t.Errorf("the executor is not ready: %s", text)
+	}
+}

@@ -1,0 +1,61 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// SetAside ends a run whose record breaks a rule; see run.SetAside. The record as it was found is kept in the object store
+// first, as long as large results are. owner is that of the letter which was open, "" for none. ErrNotFound, run.ErrWhole.
+func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (h *Handle, owner string, err error) {
+	for {
+		st, err := rs.Store.Load(ctx, id)
+		if err != nil {
+			return nil, "", err
+		}
+		found, err := run.DecodeAsIs(st.Data)
+		if err != nil {
+			return nil, "", fmt.Errorf("record of %s at revision %d: %w", id, st.Seq, err)
+		}
+		if len(found.Violations()) == 0 {
+			return nil, "", run.ErrWhole
+		}
+		first := found.First
+		if first == 0 {
+			first = st.Seq
+		}
+		if found.Letter != nil && found.Letter.Open {
+			owner = found.Letter.Owner
+		}
+		var last [2]run.Published
+		for i, scope := range []envelope.Scope{envelope.StepScope, envelope.RunScope} {
+			n, seq, of, err := rs.Store.LastOutcome(ctx, id, scope)
+			if err != nil && !errors.Is(err, ErrNotFound) {
+				return nil, "", err
+			}
+			if err == nil && of == first {
+				last[i] = run.Published{N: n, Seq: seq}
+			}
+		}
+		kept := fmt.Sprintf("broken/%s/%s/%d", id.Tenant, id.Run, st.Seq)
+		if err := rs.Store.PutObject(ctx, kept, st.Data); err != nil {
+			return nil, "", err
+		}
+		r, err := run.SetAside(st.Data, by, reason, ObjectBucket+"/"+kept, last[0], last[1], rs.Now())
+		if err != nil {
+			return nil, "", err
+		}
+		r.First = first
+		h := &Handle{ID: id, Run: r, Seq: st.Seq}
+		if err = rs.Save(ctx, h); err == nil {
+			return h, owner, nil
+		}
+		if !errors.Is(err, ErrConflict) {
+			return nil, "", err
+		}
+	}
+}
