@@ -92,7 +92,8 @@ func (c Config) stream(name string, have *jetstream.StreamConfig) jetstream.Stre
 		s.MaxMsgsPerSubject, s.DiscardNewPerSubject = 1, true
 		s.AllowDirect = true // to look ahead: Puller.look
 	case JobsStream:
-		s.Subjects, s.Retention, s.Discard = []string{jobsPrefix + ">"}, jetstream.WorkQueuePolicy, jetstream.DiscardNew
+		// A subject without a tenant would be in no queue's consumer: the stream refuses it. Everything else is answered.
+		s.Subjects, s.Retention, s.Discard = []string{jobsPrefix + "*.>"}, jetstream.WorkQueuePolicy, jetstream.DiscardNew
 		s.MaxMsgs = choose(c.MaxJobs, have.MaxMsgs, maxJobsDefault)
 		s.MaxBytes = choose(0, have.MaxBytes, -1) // no flag: the operator's
 		s.AllowDirect = true                      // to look ahead: Puller.look
@@ -247,6 +248,13 @@ func (c *Conn) ensureStream(ctx context.Context, name string, cfg Config, update
 	}
 	have := stream.CachedInfo().Config
 	want := cfg.stream(name, &have)
+	if name == JobsStream && slices.Equal(have.Subjects, formerJobsSubjects) {
+		// The version before does not work on a narrower one: an operator narrows it once the fleet is upgraded.
+		want.Subjects = have.Subjects
+		if update {
+			c.log.Warn("the queue takes in jobs that no executor gets; once no older version runs, edit its subjects", "stream", name, "subjects", jobsPrefix+"*.>")
+		}
+	}
 	if err := compare(have, want); err != nil {
 		return err
 	}
@@ -260,6 +268,9 @@ func (c *Conn) ensureStream(ctx context.Context, name string, cfg Config, update
 	c.log.Info("stream updated", "stream", name)
 	return nil
 }
+
+// formerJobsSubjects are those of an AGENTRUN_JOBS that an earlier version made: it took in jobs that no queue has.
+var formerJobsSubjects = []string{jobsPrefix + ">"}
 
 // firstSequence is where a stream that is made now begins to count: at the time in microseconds. A stream that is made
 // anew after a loss so has no sequence of the lost one, and a process that lives through the loss cannot take a message of
