@@ -1,7 +1,7 @@
 // Command bench measures jobs per second, latency, CPU and memory of an executor with an embedded NATS server, and beside
 // it, in the same run, a floor: the same publishes, acknowledgements and journal commits in the same order with the same
 // waits, and no logic. Each row runs in a process of its own. Then it measures fleets of real processes: two executors
-// against the single one, idle processes, many waiting runs, a reconciler's restart. It prints what it finds and writes
+// against the single one, idle processes, many waiting runs, a reconciler's restart, how late retries are. It prints what it finds and writes
 // bench.json.
 package main
 

@@ -38,8 +38,9 @@ func role() bool {
 	return true
 }
 
-// tools are noop, which does nothing; later, whose first attempt is to be repeated after as many seconds as its args say; and
-// refused, which fails for good and so leaves a letter.
+// tools are noop, which does nothing; later, whose first attempt is to be repeated after as many seconds as its args say;
+// flaky, a read whose first attempt fails and whose second says when it was sent; and refused, which fails for good and so
+// leaves a letter.
 func tools() []*connector.Tool {
 	noop := func(context.Context, *connector.Call) (json.RawMessage, error) {
 		return json.RawMessage(`{"credit_id":"cr_3"}`), nil
@@ -51,12 +52,32 @@ func tools() []*connector.Tool {
 		}
 		return nil, &connector.Fault{Code: envelope.CodeUpstreamError, CommitState: envelope.NotCommitted, RetryAfter: time.Duration(args.Seconds) * time.Second}
 	}
+	flaky := func(ctx context.Context, c *connector.Call) (json.RawMessage, error) {
+		sent := time.Now()
+		var args struct{ Takes, After int }
+		if err := json.Unmarshal(c.Args, &args); err != nil {
+			return nil, err
+		}
+		select {
+		case <-time.After(time.Duration(args.Takes) * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if c.Attempt > 1 {
+			return json.Marshal(map[string]time.Time{"sent": sent})
+		}
+		return nil, &connector.Fault{Code: envelope.CodeUpstreamError, CommitState: envelope.NotCommitted, RetryAfter: time.Duration(args.After) * time.Millisecond}
+	}
 	refused := func(context.Context, *connector.Call) (json.RawMessage, error) {
 		return nil, &connector.Fault{Code: envelope.CodeResourceNotFound, CommitState: envelope.NotCommitted}
 	}
 	var out []*connector.Tool
-	for name, fn := range map[string]connector.GoFunc{"noop": noop, "later": later, "refused": refused} {
-		tool, err := connector.Func(name, envelope.Write, fn)
+	for name, fn := range map[string]connector.GoFunc{"noop": noop, "later": later, "refused": refused, "flaky": flaky} {
+		effect := envelope.Write
+		if name == "flaky" {
+			effect = envelope.Read
+		}
+		tool, err := connector.Func(name, effect, fn)
 		if err != nil {
 			fail(err)
 		}

@@ -40,7 +40,7 @@ const worldConfig = `defaults:
   workflow: bench
   actor: "agent:bench"
   budget: {max_elapsed: 48h}
-  retry: {max_retry_after: 48h}
+  retry: {max_retry_after: 48h, initial_delay: 50ms}
 tools: {}
 `
 
