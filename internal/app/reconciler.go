@@ -51,6 +51,11 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 		Records: records, Tools: tools, Watch: watches{conn, index}, Waker: conn, Fleet: fleet{conn},
 		Observe: uncounted{p.observer}, Health: p.ready, Log: p.log,
 	})
+	conn.OnClockSet(func(by time.Duration) {
+		if by < 0 {
+			rc.ClockSet()
+		}
+	})
 	return p.reconcile(ctx, &c, rc, newAuditor(conn, index, rc, p.log), func() (stop func(), err error) {
 		return serveOperator(context.WithoutCancel(ctx), conn.NATS(), newOperator(conn, p, records, tools, index), c.ID)
 	})

@@ -134,6 +134,10 @@ func connect(c *Process, p *process, name string) (*bus.Conn, error) {
 		return nil, err
 	}
 	p.observer.Unstored(func() time.Duration { return conn.Unstored().Age })
+	conn.OnClockSet(func(by time.Duration) {
+		p.log.Warn("the NATS server's clock was set", "by", by.Round(time.Millisecond))
+		p.observer.ClockJump(by)
+	})
 	p.ready.Check("nats", func() string {
 		if err := conn.Healthy(); err != nil {
 			return err.Error()

@@ -16,8 +16,9 @@ type Clock struct {
 
 	mu      sync.Mutex
 	samples uint64
-	at      time.Duration // of the latest sample
-	lower   time.Time     // of the server's clock, at at
+	jumped  func(by time.Duration) // told of a jump; may be nil
+	at      time.Duration          // of the latest sample
+	lower   time.Time              // of the server's clock, at at
 	upper   time.Time
 }
 
@@ -27,16 +28,29 @@ func (c *Clock) sample(ts time.Time, sent, received time.Duration) {
 	lower, upper := ts, ts.Add(received-sent)
 	upper = upper.Add(drift(received - sent))
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	by := time.Duration(0)
 	if c.samples > 0 {
 		knownLower, knownUpper := c.bounds(received)
-		if !knownLower.After(upper) && !lower.After(knownUpper) {
+		switch {
+		case knownLower.After(upper):
+			by = upper.Sub(knownLower)
+		case lower.After(knownUpper):
+			by = lower.Sub(knownUpper)
+		default:
 			lower, upper = latest(lower, knownLower), earliest(upper, knownUpper)
 		}
 	}
 	c.samples++
 	c.at, c.lower, c.upper = received, lower, upper
+	jumped := c.jumped
+	c.mu.Unlock()
+	if by.Abs() >= jumpLeast && jumped != nil {
+		jumped(by)
+	}
 }
+
+// jumpLeast is from when on it is said that the server's clock was set; servers of a cluster differ by less.
+const jumpLeast = time.Second
 
 // heard says that the server's clock showed ts before now: a message that it stored then has come. One that is later than
 // the server's clock can be is of another server, or the clock was set: the next sample tells.
@@ -104,3 +118,17 @@ func (c *Clock) Upper() time.Time {
 
 // Clock returns the bounds on the server's time.
 func (c *Conn) Clock() *Clock { return &c.clock }
+
+// OnClockSet calls fn, from any goroutine, when the server's clock is found to have been set by so much, or another server
+// with such a clock answers: forward if by is positive. What is less than a second is not told. fn must not block.
+func (c *Conn) OnClockSet(fn func(by time.Duration)) {
+	c.clock.mu.Lock()
+	defer c.clock.mu.Unlock()
+	before := c.clock.jumped
+	c.clock.jumped = func(by time.Duration) {
+		if before != nil {
+			before(by)
+		}
+		fn(by)
+	}
+}

@@ -37,7 +37,16 @@ func TestClockBounds(t *testing.T) {
 		t.Fatalf("lower %s upper %s", lower, upper)
 	}
 
-	// Another server's clock an hour behind: it is believed, not mixed with the former.
+	// Another server's clock an hour behind: it is believed, not mixed with the former, and that is told.
+	var jumps []time.Duration
+	c.jumped = func(by time.Duration) { jumps = append(jumps, by) }
+	defer func() {
+		c.sample(at.Add(-time.Hour+500*time.Millisecond), local, local)
+		c.sample(at, local, local)
+		if len(jumps) != 2 || jumps[0].Round(time.Second) != -time.Hour || jumps[1].Round(time.Second) != time.Hour {
+			t.Errorf("jumps of %v, wanted an hour back and forth, and nothing below a second", jumps)
+		}
+	}()
 	c.sample(at.Add(-time.Hour), local, local)
 	if lower, upper := c.Lower(), c.Upper(); !lower.Equal(at.Add(-time.Hour)) || !upper.Equal(at.Add(-time.Hour)) {
 		t.Fatalf("lower %s upper %s", lower, upper)

@@ -37,6 +37,8 @@ type Observer struct {
 	waiting      prometheus.Gauge
 	used         *prometheus.GaugeVec
 	journalFree  prometheus.Gauge
+	retryLate    prometheus.Histogram
+	clockJumps   *prometheus.CounterVec
 	unstored     atomic.Pointer[func() time.Duration]
 	auditOverdue prometheus.Gauge
 	auditOK      prometheus.Gauge
@@ -71,8 +73,13 @@ func New(role Role, tools ...string) *Observer {
 	o.inFlight = gauge("runs_in_flight", "Runs that this process works on at this moment.")
 	o.commit = prometheus.NewHistogram(histogram("journal_commit_seconds", "How long a commit of the journal took, its fsync included.", fast))
 	o.refusals = counters("refusals_total", "Jobs, steps and calls that were refused.", "code")
+	o.retryLate = prometheus.NewHistogram(histogram("retry_late_seconds", "From when an attempt that waited was due until it was sent.", slow))
+	o.clockJumps = counters("clock_jumps_total", "Times that the NATS server's clock was found set by a second or more, forward or back.", "direction")
+	for _, direction := range []string{"forward", "back"} {
+		o.clockJumps.WithLabelValues(direction) // from zero on, so that the first one shows
+	}
 	o.registry.MustRegister(
-		o.outcomes, o.calls, o.callSeconds, o.resolved, o.settle, o.prevented, o.escalations, o.letters, o.slowed, o.inFlight, o.commit, o.refusals,
+		o.retryLate, o.clockJumps, o.outcomes, o.calls, o.callSeconds, o.resolved, o.settle, o.prevented, o.escalations, o.letters, o.slowed, o.inFlight, o.commit, o.refusals,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	o.auditOverdue = gauge("audit_runs_overdue", "Runs that should have moved on and did not. Zero unless something is broken.")
@@ -132,6 +139,18 @@ func (o *Observer) SettleTime(took time.Duration) { o.settle.Observe(took.Second
 // DuplicatePrevented counts a write that was not sent again because it was known to have been sent.
 func (o *Observer) DuplicatePrevented(tool string) {
 	o.prevented.WithLabelValues(o.tools.label(tool)).Inc()
+}
+
+// RetryLate is how long after its time an attempt that waited was sent.
+func (o *Observer) RetryLate(late time.Duration) { o.retryLate.Observe(late.Seconds()) }
+
+// ClockJump counts that the NATS server's clock was set.
+func (o *Observer) ClockJump(by time.Duration) {
+	direction := "forward"
+	if by < 0 {
+		direction = "back"
+	}
+	o.clockJumps.WithLabelValues(direction).Inc()
 }
 
 // Breaker shows whether a tool is slowed down for everyone on this executor.

@@ -155,6 +155,10 @@ func (rc *Reconciler) decide(e *entry, r *run.Run, due envelope.Time) bool {
 		rc.Log.Info("lease ended", "tenant", e.id.Tenant, "run_id", e.id.Run, "trace_id", r.TraceID(), "holder", e.lease.Holder)
 		changed = true
 	}
+	if r.ClockSet(rc.Tools, src.At) == run.Applied {
+		rc.Log.Warn("a wait is cut: it was written while the server's clock was ahead", "tenant", e.id.Tenant, "run_id", e.id.Run, "trace_id", r.TraceID())
+		changed = true
+	}
 	if due >= r.Deadline && r.Expire(src.At) == run.Applied {
 		changed = true
 	}

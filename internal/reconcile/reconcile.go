@@ -287,6 +287,19 @@ func (rc *Reconciler) change(c Change) {
 	rc.schedule(e, at)
 }
 
+// ClockSet is told that the server's clock was set back: what waits for a time of the former clock is looked at within a
+// lease, and not when that time comes. Safe for concurrent use.
+func (rc *Reconciler) ClockSet() {
+	now := time.Now()
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	for _, e := range rc.runs {
+		if !ended(e.h.State) {
+			rc.schedule(e, now.Add(time.Duration(rc.Random()*float64(rc.Lease))))
+		}
+	}
+}
+
 // plan says when an entry must be looked at next, and whether it must be kept at all.
 func (rc *Reconciler) plan(e *entry, now time.Time) (at time.Time, keep bool) {
 	if ended(e.h.State) {

@@ -77,6 +77,7 @@ func (blind) Escalation(string, string)                                      {}
 func (blind) LettersOpen(string, string, int)                                {}
 func (blind) ForgetLetters()                                                 {}
 func (blind) Breaker(string, bool)                                           {}
+func (blind) RetryLate(time.Duration)                                        {}
 
 // executor is a machine with a journal and, one after another, the lives of a worker.
 type executor struct {

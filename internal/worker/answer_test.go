@@ -193,6 +193,7 @@ func (unseen) RunsInFlight(int)                                               {}
 func (unseen) Refusal(string)                                                 {}
 func (unseen) DuplicatePrevented(string)                                      {}
 func (unseen) Breaker(string, bool)                                           {}
+func (unseen) RetryLate(time.Duration)                                        {}
 func (unseen) Block(string, string)                                           {}
 func (unseen) Clear(string)                                                   {}
 

@@ -101,6 +101,9 @@ func (l *loop) launch(d *run.Dispatch) {
 			}
 			return nil
 		}}
+		if d.Due != 0 {
+			l.w.Observe.RetryLate(max(l.w.Records.Now().Sub(d.Due), 0))
+		}
 		began := time.Now()
 		res.reply = l.w.Tools.Call(ctx, d, info)
 		res.ref = l.offload(leased, d, trace, res.reply.Result)

@@ -146,6 +146,7 @@ func (quiet) RunsInFlight(int)                                               {}
 func (quiet) Refusal(string)                                                 {}
 func (quiet) DuplicatePrevented(string)                                      {}
 func (quiet) Breaker(string, bool)                                           {}
+func (quiet) RetryLate(time.Duration)                                        {}
 func (quiet) Block(string, string)                                           {}
 func (quiet) Clear(string)                                                   {}
 

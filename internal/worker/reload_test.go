@@ -23,6 +23,7 @@ type deaf struct{ Observer }
 
 func (deaf) ToolCall(string, envelope.Effect, envelope.Code, time.Duration) {}
 func (deaf) Breaker(string, bool)                                           {}
+func (deaf) RetryLate(time.Duration)                                        {}
 
 type wallClock struct{}
 

@@ -115,6 +115,8 @@ type Observer interface {
 	DuplicatePrevented(tool string)
 	// Breaker is told when a tool is slowed down for everyone on this executor, and when that is over.
 	Breaker(tool string, open bool)
+	// RetryLate is told how long after its time an attempt that waited leaves.
+	RetryLate(late time.Duration)
 }
 
 // Ready says whether the process can do its work.

@@ -35,6 +35,7 @@ type Dispatch struct {
 	Optional bool
 	Proposed json.RawMessage
 	Deadline Time
+	Due      Time // when an attempt that waited might leave; zero: it waited for no time
 	// Timeout is the tool's when the step was started: a reload may take the tool away before the request leaves.
 	Timeout time.Duration
 }
@@ -66,6 +67,10 @@ func (r *Run) Begin(name string, tools Tools, st Start, now Time) *Dispatch {
 		r.decide(Decision{Why: ByBudget, Code: envelope.CodeToolCallsExhausted, Step: s.Name, At: now})
 		return nil
 	}
+	due := Time(0)
+	if s.State == Waiting && !s.Postponed {
+		due = s.NotBefore
+	}
 	s.Attempt++
 	s.Used++
 	s.to(Executing)
@@ -84,7 +89,7 @@ func (r *Run) Begin(name string, tools Tools, st Start, now Time) *Dispatch {
 	r.note(Event{At: now, Started: now, Kind: EventDispatch, By: st.Worker, Step: s.Name, Attempt: s.Attempt, Dispatch: st.Dispatch})
 	d := &Dispatch{
 		Step: s.Name, Tool: s.Tool, Effect: s.Effect, ID: s.Dispatch, Attempt: s.Attempt, Proposal: s.Proposal, Key: s.Key,
-		Ref: r.Ref(s.Name), Args: args, Optional: s.Optional, Deadline: r.Deadline,
+		Ref: r.Ref(s.Name), Args: args, Optional: s.Optional, Deadline: r.Deadline, Due: due,
 		Timeout: tool.Timeout,
 	}
 	if s.mayRefer() {

@@ -295,6 +295,7 @@ func (r *Run) again(s *Step, f Fail, tool *Tool, retryAfter int64, src Source) {
 		s.to(Ready)
 	} else {
 		s.to(Waiting)
+		s.WaitFrom = now
 	}
 	o := r.owe(s, envelope.Retryable, now)
 	o.NotBefore, o.WaitMS, o.Left = s.NotBefore, int64(s.NotBefore-now), limit-s.Used

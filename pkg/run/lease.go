@@ -88,7 +88,7 @@ func (r *Run) Postpone(name string, until, now Time) Verdict {
 	}
 	defer r.settle(now)
 	s.to(Waiting)
-	s.NotBefore, s.Postponed = until, true
+	s.NotBefore, s.WaitFrom, s.Postponed = until, now, true
 	return Applied
 }
 

@@ -145,6 +145,7 @@ type Step struct {
 	Disputed  bool `json:"disputed,omitempty"`
 
 	NotBefore Time   `json:"not_before,omitempty"`
+	WaitFrom  Time   `json:"wait_from,omitempty"` // when NotBefore was set, while the step waits
 	Postponed bool   `json:"postponed,omitempty"` // it waits for its tool's slot or token, not for a time
 	Doubt     *Doubt `json:"doubt,omitempty"`
 	Fail      *Fail  `json:"fail,omitempty"`

@@ -62,4 +62,7 @@ func (s *Step) to(next State) {
 		panic("run: step " + s.Name + " cannot go from " + string(s.State) + " to " + string(next))
 	}
 	s.State = next
+	if next != Waiting {
+		s.WaitFrom = 0
+	}
 }

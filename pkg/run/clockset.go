@@ -1,0 +1,40 @@
+package run
+
+import "time"
+
+// clockSlack is by how much two processes' pictures of the server's clock may differ without anything being wrong.
+const clockSlack = time.Second
+
+// ClockSet cuts waits that were written while the server's clock was ahead of what it shows now. None lasts longer, from now
+// on, than it was meant to last as a whole: a retry its backoff or Retry-After, a lookup or a resend the longest that its tool's
+// policy allows. now must be a time that the server's clock has not passed. The deadline stays: it was promised as a time.
+func (r *Run) ClockSet(tools Tools, now Time) Verdict {
+	if r.closed() {
+		return Dropped
+	}
+	v := Dropped
+	for _, s := range r.Steps {
+		tool, known := tools.Tool(s.Tool)
+		switch {
+		case s.State == Waiting && s.WaitFrom > now.Add(clockSlack):
+			s.NotBefore, s.WaitFrom = now.Add(s.NotBefore.Sub(s.WaitFrom)), now
+		case s.State == Waiting && s.WaitFrom == 0 && known && s.NotBefore > now.Add(longest(tool)):
+			s.NotBefore, s.WaitFrom = now.Add(longest(tool)), now // written by an earlier version
+		case s.State == InDoubt && known && s.Doubt.Next > now.Add(longest(tool)):
+			s.Doubt.Next = now.Add(longest(tool))
+		default:
+			continue
+		}
+		v = Applied
+	}
+	if v == Applied {
+		r.settle(now)
+	}
+	return v
+}
+
+// longest is the longest wait that a tool's policy allows.
+func longest(t *Tool) time.Duration {
+	backoff := time.Duration(float64(t.Retry.MaxDelay) * (1 + t.Retry.Jitter))
+	return max(backoff, t.Retry.MaxRetryAfter) + clockSlack
+}
