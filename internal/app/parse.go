@@ -54,6 +54,9 @@ func Parse(name, about string, grammar any, args []string, env Env) (command str
 	if err != nil {
 		panic(fmt.Sprintf("app: the flags of %s are declared wrongly: %v", name, err))
 	}
+	if len(args) == 1 && args[0] == "version" {
+		args = []string{"--version"}
+	}
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
@@ -144,19 +147,38 @@ func explain(n *kong.Node) {
 	}
 }
 
-// Version is the line that --version prints: the module's version, or the commit it was built from.
+// modulePath is this module's. A program with tools of its own is another's, and holds this one.
+const modulePath = "github.com/agentrun/executor"
+
+// Version is the line that --version and version print: the version of this module, and the commit if the program is built
+// from it.
 func Version(name string) string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return name + " (unknown version)"
 	}
+	return versionLine(name, info)
+}
+
+func versionLine(name string, info *debug.BuildInfo) string {
 	version, commit, dirty := info.Main.Version, "", ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			commit = s.Value[:min(12, len(s.Value))]
-		case s.Key == "vcs.modified" && s.Value == "true":
-			dirty = "+changes"
+	if info.Main.Path != modulePath {
+		for _, m := range info.Deps {
+			if m.Path != modulePath {
+				continue
+			}
+			if version = m.Version; m.Replace != nil {
+				version = m.Replace.Version
+			}
+		}
+	} else {
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				commit = s.Value[:min(12, len(s.Value))]
+			case s.Key == "vcs.modified" && s.Value == "true":
+				dirty = "+changes"
+			}
 		}
 	}
 	if version == "" || version == "(devel)" {

@@ -31,6 +31,7 @@ type submitCommand struct {
 	File           string        `name:"file" short:"f" default:"-" placeholder:"FILE" help:"The job as JSON; - is standard input."`
 	Queue          string        `name:"queue" default:"default" placeholder:"NAME" help:"Queue to publish to."`
 	Wait           bool          `name:"wait" help:"Print each outcome until the run ends (with more: true, until the job's own steps end); the exit code tells how."`
+	JSON           bool          `name:"json" help:"Print one JSON object a line on a terminal too."`
 	Timeout        time.Duration `name:"timeout" default:"15m" placeholder:"D" help:"How long to wait, connecting and publishing included."`
 }
 
@@ -61,6 +62,9 @@ func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
 	}
 	defer nc.Close()
 	out := terminal.New(env.Stdout, env.Getenv)
+	if c.JSON {
+		out = terminal.Piped(env.Stdout)
+	}
 	options := client.Options{Queue: c.Queue, Traceparent: env.Getenv("TRACEPARENT")}
 	if !c.Wait {
 		return app.ExitOK, publish(ctx, nc, job, options, out)

@@ -38,6 +38,11 @@ func New(w io.Writer, getenv func(string) string) *Printer {
 	return newPrinter(w, Is(w), getenv)
 }
 
+// Piped prints to w as if a program read it, whatever w is.
+func Piped(w io.Writer) *Printer {
+	return newPrinter(w, false, func(string) string { return "" })
+}
+
 func newPrinter(w io.Writer, tty bool, getenv func(string) string) *Printer {
 	return &Printer{w: w, tty: tty, colour: tty && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"}
 }
