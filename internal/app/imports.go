@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -80,7 +81,7 @@ func (in *importer) take(ctx context.Context) error {
 		}
 		matched := false
 		for _, o := range in.offers[m.Server] {
-			if !matches(m.Match, o.Name) {
+			if !m.Matches(o.Name) {
 				continue
 			}
 			matched = true
@@ -97,36 +98,55 @@ func (in *importer) take(ctx context.Context) error {
 
 // borrow takes one tool over, unless it has an entry in the file or is taken over already.
 func (in *importer) borrow(m config.MCPImport, o *mcptool.Offer) error {
-	ref := connector.MCPSpec{Server: m.Server, Tool: o.Name}
+	ref, name := connector.MCPSpec{Server: m.Server, Tool: o.Name}, m.Prefix+o.Name
 	switch {
 	case in.own[ref]:
 		return nil
-	case !run.ValidTool(o.Name):
+	case !run.ValidTool(name):
 		in.warn(m, "a tool of %s is not taken over: its name is none that a job can use", m.Server)
 		return nil
-	case in.taken[o.Name] != "":
-		return Faults{fmt.Sprintf("%s: %s has a tool %s, and so has %s: give it an entry of its own under tools", m.Place, m.Server, o.Name, in.taken[o.Name])}
+	case in.taken[name] != "":
+		return Faults{fmt.Sprintf("%s: %s has a tool %s, and so has %s: give it an entry of its own under tools, or this import a prefix",
+			m.Place, m.Server, name, in.taken[name])}
 	}
-	in.own[ref], in.taken[o.Name] = true, m.Server
+	in.own[ref], in.taken[name] = true, m.Server
 	effect := m.Effect
 	if effect == envelope.Read && o.Changes() {
 		// A hint may make a tool stricter, never looser.
 		effect = envelope.Write
 		in.warn(m, "%s of %s is taken over as a write: the server says that it is no read", o.Name, m.Server)
 	}
-	d := in.file.Defaults
-	in.borrowed = append(in.borrowed, borrowed{m, connector.Spec{
-		Name: o.Name, Effect: effect, Kind: connector.KindSpec{MCP: &ref}, InputSchema: o.InputSchema, OutputSchema: o.OutputSchema,
-		Retry: d.Retry, PoisonAfter: d.PoisonAfter,
-	}})
+	spec := importedSpec(m, name, ref)
+	spec.Effect, spec.InputSchema, spec.OutputSchema, spec.PoisonAfter = effect, o.InputSchema, o.OutputSchema, in.file.Defaults.PoisonAfter
+	in.borrowed = append(in.borrowed, borrowed{m, spec})
 	return nil
 }
 
-func matches(pattern, name string) bool {
-	if prefix, isPrefix := strings.CutSuffix(pattern, "*"); isPrefix {
-		return strings.HasPrefix(name, prefix)
+// importedSpec is what the config says of a tool that is taken over.
+func importedSpec(m config.MCPImport, name string, ref connector.MCPSpec) connector.Spec {
+	return connector.Spec{
+		Name: name, Effect: m.Effect, Kind: connector.KindSpec{MCP: &ref}, Timeout: m.Timeout, Retry: m.Retry, SafeDetails: m.SafeDetails,
 	}
-	return pattern == name
+}
+
+// checkImports compiles what the config itself says of tools that are to be taken over, whatever their server has.
+func checkImports(file *config.File, kinds []connector.Kind) (faults Faults) {
+	for _, m := range file.MCPImports {
+		_, err := connector.Compile(importedSpec(m, "imported", connector.MCPSpec{Server: m.Server, Tool: "imported"}), kinds...)
+		var fault *connector.SpecError
+		if errors.As(err, &fault) {
+			path := ""
+			for _, key := range fault.Path {
+				path += fmt.Sprintf(".%v", key)
+			}
+			text := fmt.Sprintf("import of %s%s: %s", m.Match, path, fault.Message)
+			for _, secret := range file.Secrets {
+				text = strings.ReplaceAll(text, secret, "[redacted]")
+			}
+			faults = append(faults, m.Place.String()+": "+text)
+		}
+	}
+	return faults
 }
 
 // askServer asks for a server's tools. What it says in an error stays out of ours.

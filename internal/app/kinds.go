@@ -104,7 +104,7 @@ func (k *kinds) compile(ctx context.Context, file *config.File, mcp *mcptool.Kin
 			tools = append(tools, tool)
 		}
 	}
-	if len(faults) > 0 {
+	if faults = append(faults, checkImports(file, all)...); len(faults) > 0 {
 		return nil, nil, faults
 	}
 	if imports == importNone {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -104,6 +105,60 @@ tools:
 	}
 	if field, ok := tool.CheckArgs(json.RawMessage(`{"unknown":1}`)); ok || field != "/unknown" {
 		t.Errorf("the server's input schema is not held: %q %v", field, ok)
+	}
+}
+
+// Two servers have a tool of one name, and what is taken over has its own limits.
+func TestImportWithAPrefix(t *testing.T) {
+	yes := true
+	a := billing(t, map[string]*mcp.ToolAnnotations{"find": {ReadOnlyHint: true}, "own": nil})
+	b := billing(t, map[string]*mcp.ToolAnnotations{"find": {ReadOnlyHint: true}, "drop": {DestructiveHint: &yes}})
+	file := `
+defaults: {retry: {max_attempts: 7}}
+mcp_servers:
+  a: {url: "` + a + `", import: [find, own]}
+  b:
+    url: "` + b + `"
+    import: [{match: "*", effect: read, prefix: "b.", timeout: 3s, retry: {max_delay: 9s}, safe_details: {reason: "body.credit_id"}}]
+tools:
+  mine: {effect: read, mcp: {server: a, tool: own}}
+`
+	box, warnings, err := loadFile(t, testKinds(t), importMust, file)
+	if err != nil || !strings.Contains(warnings, "drop of b is taken over as a write") {
+		t.Fatalf("%v %s", err, warnings)
+	}
+	if got := strings.Join(box.Registry.Names(), " "); got != "b.drop b.find find mine" {
+		t.Errorf("tools %s", got)
+	}
+	tool, _ := box.Registry.Get("b.find")
+	if tool.Timeout != 3*time.Second || tool.Retry.MaxDelay != 9*time.Second || tool.Retry.MaxAttempts != 7 {
+		t.Errorf("%v %+v", tool.Timeout, tool.Retry)
+	}
+	if other, _ := box.Registry.Get("find"); other.Timeout != 30*time.Second {
+		t.Errorf("the other has %v", other.Timeout)
+	}
+	// It is the server's name that is called.
+	got := tool.Caller.Call(t.Context(), &connector.Call{OperationRef: "a/b/c", IdempotencyKey: "a/b/c", Args: json.RawMessage(`{}`)})
+	if !got.OK || string(got.Result) != `{"credit_id":"find"}` {
+		t.Errorf("got %+v", got)
+	}
+	var out strings.Builder
+	if err := Check(t.Context(), &out, Checking{Config: configFile(t, file), MCP: true}, noVariables); err != nil {
+		t.Fatal(err)
+	}
+	shown := strings.Join(strings.Fields(out.String()), " ")
+	for _, part := range []string{"b.* read mcp imported from b 3s repeated no 7", "b.find, imported, a read", "own nothing input, output mine, a read"} {
+		if !strings.Contains(shown, part) {
+			t.Errorf("it lacks %q:\n%s", part, &out)
+		}
+	}
+	// What an entry took away is not listed as imported.
+	if strings.Contains(shown, "own write") {
+		t.Errorf("own is listed:\n%s", &out)
+	}
+	_, _, err = loadFile(t, testKinds(t), importNone, strings.Replace(file, "body.credit_id", "boddy.credit_id", 1))
+	if err == nil || !strings.Contains(err.Error(), "config.yaml:7:14: import of *.safe_details.reason: undeclared reference") {
+		t.Errorf("a wrong expression: %v", err)
 	}
 }
 

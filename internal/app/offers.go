@@ -99,10 +99,13 @@ func here(box *Toolbox, server string, o *mcptool.Offer) string {
 		return fmt.Sprintf("%s, a %s", s.Name, s.Effect)
 	}
 	for _, m := range box.File.MCPImports {
-		if m.Server != server || !matches(m.Match, o.Name) {
+		if m.Server != server || !m.Matches(o.Name) {
 			continue
 		}
-		if t, ok := box.Registry.Get(o.Name); ok {
+		if t, ok := box.Registry.Get(m.Prefix + o.Name); ok {
+			if m.Prefix != "" {
+				return fmt.Sprintf("%s, imported, a %s", t.Name, t.Effect)
+			}
 			return fmt.Sprintf("imported, a %s", t.Effect)
 		}
 	}

@@ -72,9 +72,15 @@ type Tenant struct {
 // MCPImport takes tools from an MCP server without an entry of their own under tools. An entry there wins.
 type MCPImport struct {
 	Server string
-	Match  string // a tool's name, or a prefix followed by *
+	Match  string // a tool's name there, or its beginning followed by *
+	Prefix string // stands before the names here, so that two servers may have a tool of one name
 	Effect envelope.Effect
 	Place  Place
+
+	// As for a tool with an entry of its own.
+	Timeout     time.Duration
+	Retry       run.Retry
+	SafeDetails map[string]string
 }
 
 // Place is a position in a file, both from 1; columns count characters.

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -25,9 +26,17 @@ func Describe(w io.Writer, f *File) error {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", s.Name, s.Effect, kind, where, short(s.Timeout), safety(s),
 			approval, s.Retry.MaxAttempts)
 	}
-	for _, m := range f.MCPImports {
-		fmt.Fprintf(tw, "%s\t%s\tmcp\timported from %s\t%s\t%s\tno\t%d\n", m.Match, m.Effect, m.Server, short(defaultTimeout),
-			safety(&connector.Spec{Effect: m.Effect}), f.Defaults.Retry.MaxAttempts)
+	for i := range f.MCPImports {
+		m := &f.MCPImports[i]
+		from, gone := "imported from "+m.Server, takenAway(f, m)
+		if slices.Contains(gone, m.Match) {
+			continue
+		}
+		if len(gone) > 0 {
+			from += ", without " + strings.Join(gone, ", ")
+		}
+		fmt.Fprintf(tw, "%s\t%s\tmcp\t%s\t%s\t%s\tno\t%d\n", m.Prefix+m.Match, m.Effect, printable(from), short(m.Timeout),
+			safety(&connector.Spec{Effect: m.Effect}), m.Retry.MaxAttempts)
 	}
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("print the tools: %w", err)
@@ -38,6 +47,24 @@ func Describe(w io.Writer, f *File) error {
 		}
 	}
 	return nil
+}
+
+// takenAway are the tools of the import that have an entry under tools: they are not imported.
+func takenAway(f *File, m *MCPImport) (names []string) {
+	for i := range f.Tools {
+		if t := f.Tools[i].Kind.MCP; t != nil && t.Server == m.Server && m.Matches(t.Tool) && !slices.Contains(names, t.Tool) {
+			names = append(names, t.Tool)
+		}
+	}
+	return names
+}
+
+// Matches reports whether a tool of the server is meant.
+func (m *MCPImport) Matches(tool string) bool {
+	if beginning, open := strings.CutSuffix(m.Match, "*"); open {
+		return strings.HasPrefix(tool, beginning)
+	}
+	return m.Match == tool
 }
 
 // target names the connector and where it goes.

@@ -55,7 +55,7 @@ func (d *decoder) file(data []byte) *File {
 		return f
 	}
 	f.Defaults = d.defaults(o.get("defaults"))
-	f.MCPServers, f.MCPImports = d.mcpServers(o)
+	f.MCPServers, f.MCPImports = d.mcpServers(o, f.Defaults.Retry)
 	f.Tools = d.tools(o, f)
 	f.Tenants = d.tenants(o)
 	if len(f.Tools) == 0 && len(f.MCPImports) == 0 && !o.has("tools") {
@@ -276,7 +276,7 @@ func (d *decoder) tenants(root *object) map[string]Tenant {
 	return out
 }
 
-func (d *decoder) mcpServers(root *object) (map[string]connector.MCPServerSpec, []MCPImport) {
+func (d *decoder) mcpServers(root *object, retry run.Retry) (map[string]connector.MCPServerSpec, []MCPImport) {
 	var out map[string]connector.MCPServerSpec
 	var imports []MCPImport
 	for _, p := range root.entries("mcp_servers", "server names to url or command") {
@@ -312,13 +312,13 @@ func (d *decoder) mcpServers(root *object) (map[string]connector.MCPServerSpec, 
 			}
 		}
 		out[p.key] = s
-		imports = append(imports, d.imports(o, p.key)...)
+		imports = append(imports, d.imports(o, p.key, retry)...)
 	}
 	return out, imports
 }
 
-// imports reads a list of patterns, each text or {match, effect}.
-func (d *decoder) imports(o *object, server string) []MCPImport {
+// imports reads a list of patterns, each text or {match, …}.
+func (d *decoder) imports(o *object, server string, retry run.Retry) []MCPImport {
 	p := o.get("import")
 	if p == nil {
 		return nil
@@ -330,15 +330,22 @@ func (d *decoder) imports(o *object, server string) []MCPImport {
 	var out []MCPImport
 	for i, n := range p.value.items {
 		path := o.sub("import") + index(i)
-		at, m := n, MCPImport{Server: server, Effect: envelope.Write, Place: d.at(n.place)}
+		at, m := n, MCPImport{Server: server, Effect: envelope.Write, Place: d.at(n.place), Timeout: defaultTimeout, Retry: retry}
 		if n.kind == mappingNode {
-			item := d.object(&pair{place: n.place, value: n}, path, "match", "effect")
+			item := d.object(&pair{place: n.place, value: n}, path, "match", "effect", "prefix", "timeout", "retry", "safe_details")
 			if item == nil {
 				continue
 			}
 			item.require("match", "the name of a tool, or a prefix and *")
 			m.Match = item.text("match", "")
 			m.Effect = envelope.Effect(item.choice("effect", string(envelope.Write), "read", "write"))
+			m.Prefix = item.text("prefix", "")
+			if q := item.n.pair("prefix"); q != nil && m.Prefix != "" && !toolName.MatchString(m.Prefix) {
+				d.fail(q.value, "%s.prefix must be the beginning of a tool's name (letters, digits, _ . / and -, the first a letter or digit), not %s", path, quote(q.value.text))
+			}
+			m.Timeout = item.duration("timeout", defaultTimeout, time.Millisecond, durationMost)
+			m.Retry = d.retry(item, retry)
+			m.SafeDetails = item.textMap("safe_details", "names to CEL expressions", d.safeDetail)
 			if q := item.n.pair("match"); q != nil {
 				at = q.value
 			}

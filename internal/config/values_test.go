@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
 )
 
 func mustParse(t *testing.T, name, text string, env map[string]string) *File {
@@ -161,14 +163,18 @@ tools:
 		{Server: "tickets", Match: "close", Effect: envelope.Write},
 		{Server: "tickets", Match: "list_*", Effect: envelope.Read},
 	}
-	for i := range f.MCPImports {
-		if f.MCPImports[i].Place.Line == 0 {
+	got := slices.Clone(f.MCPImports)
+	for i := range got {
+		if got[i].Place.Line == 0 {
 			t.Errorf("import %d has no place", i)
 		}
-		f.MCPImports[i].Place = Place{}
+		if m := &got[i]; m.Timeout != defaultTimeout || m.Retry != f.Defaults.Retry {
+			t.Errorf("import %d: %+v", i, m)
+		}
+		got[i].Place, got[i].Timeout, got[i].Retry = Place{}, 0, run.Retry{}
 	}
-	if !reflect.DeepEqual(f.MCPImports, wantImports) {
-		t.Errorf("imports: %+v", f.MCPImports)
+	if !reflect.DeepEqual(got, wantImports) {
+		t.Errorf("imports: %+v", got)
 	}
 	describes(t, f, `TOOL    EFFECT  KIND     TARGET                                          TIMEOUT  SAFETY              APPROVAL  ATTEMPTS
 a       write   http     PUT https://h/${BASE}/{id}?ref={operation_ref}  30s      idempotent for 24h  required  3
@@ -178,6 +184,21 @@ d       read    mcp      local/x                                         30s    
 get_*   write   mcp      imported from tickets                           30s      a person            no        3
 close   write   mcp      imported from tickets                           30s      a person            no        3
 list_*  read    mcp      imported from tickets                           30s      repeated            no        3
+`)
+}
+
+func TestWhatAnEntryTookAwayIsNotImported(t *testing.T) {
+	describes(t, mustParse(t, "c.yaml", `
+mcp_servers:
+  s: {command: [server], import: [make, {match: "find_*", effect: read, prefix: s_, timeout: 2m, retry: {max_attempts: 9}}, other]}
+tools:
+  a: {effect: write, mcp: {server: s, tool: make}}
+  b: {effect: read, mcp: {server: s, tool: find_it}}
+`, nil), `TOOL      EFFECT  KIND  TARGET                            TIMEOUT  SAFETY    APPROVAL  ATTEMPTS
+a         write   mcp   s/make                            30s      a person  no        3
+b         read    mcp   s/find_it                         30s      repeated  no        3
+s_find_*  read    mcp   imported from s, without find_it  2m       repeated  no        9
+other     write   mcp   imported from s                   30s      a person  no        3
 `)
 }
 
