@@ -233,18 +233,19 @@ func (d *desk) show(ctx context.Context, watch bool, read func(context.Context) 
 		return print()
 	}
 	if watch {
-		return d.watch(ctx, once)
+		return d.watch(ctx, func(ctx context.Context) (bool, error) { return false, once(ctx) })
 	}
 	return once(ctx)
 }
 
-// watch shows something again and again until ctx ends; on a terminal in place.
-func (d *desk) watch(ctx context.Context, show func(context.Context) error) error {
+// watch shows something again and again until ctx ends or it is over; on a terminal in place.
+func (d *desk) watch(ctx context.Context, show func(context.Context) (over bool, err error)) error {
 	for {
 		if d.out.Terminal() {
 			fmt.Fprint(d.env.Stdout, "\x1b[H\x1b[2J")
 		}
-		if err := show(ctx); err != nil && ctx.Err() == nil {
+		over, err := show(ctx)
+		if over || err != nil && ctx.Err() == nil {
 			return err
 		}
 		timer := time.NewTimer(watchEvery)
@@ -257,5 +258,5 @@ func (d *desk) watch(ctx context.Context, show func(context.Context) error) erro
 	}
 }
 
-// watchEvery is how often --watch looks.
-const watchEvery = 2 * time.Second
+// watchEvery is how often --watch looks; a test does not wait so long.
+var watchEvery = 2 * time.Second

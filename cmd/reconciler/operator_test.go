@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -26,6 +28,36 @@ func command(t *testing.T, url, stdin string, args ...string) (code int, out, er
 	}
 	code = run(t.Context(), args, env)
 	return code, o.String(), e.String()
+}
+
+// A run is shown whenever it has changed, and no more once it has ended.
+func TestWatchingARun(t *testing.T) {
+	s := bustest.Start(t)
+	nc := s.Conn()
+	looks := 0
+	_, err := nc.Subscribe("agentrun.op.*.get.acme", func(m *nats.Msg) {
+		if strings.Contains(m.Subject, "deadletters") {
+			_ = m.Respond([]byte(`{"ok":false,"code":"NOT_FOUND","message":"there is none"}`))
+			return
+		}
+		looks++
+		state := `"state":"running","spent":{"elapsed_seconds":` + fmt.Sprint(looks) + `}`
+		if looks > 3 { // twice for what is shown, once for what has not changed, then its end
+			state = `"state":"ok","outcome":"ok"`
+		}
+		_ = m.Respond([]byte(`{"ok":true,"run":{"tenant":"acme","run_id":"r","steps":[],` + state + `}}`))
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	watchEvery = 10 * time.Millisecond
+	code, out, errs := command(t, s.URL, "", "runs", "show", "acme/r", "--watch")
+	if code != 0 || strings.Count(out, "run acme/r  running") != 1 || strings.Count(out, "run acme/r  ok") != 1 {
+		t.Errorf("exit code %d %s\n%s", code, errs, out)
+	}
 }
 
 // What confirms, chooses or changes something is never taken from the environment; where NATS is, is.
@@ -104,6 +136,7 @@ func TestOperatorCommands(t *testing.T) {
 		"deadletters.resolve": `{"ok":true,"run_id":"run_1042","episode":2}`,
 		"deadletters.replay":  `{"ok":true,"results":[{"run_id":"a","ok":true,"episode":2},{"run_id":"b","ok":false,"code":"CLAIMED"}],"left":1}`,
 		"runs.get":            `{"ok":true,"run":` + runJSON + `}`,
+		"runs.payload":        `{"ok":true,"steps":[{"step":"apply_credit","tool":"apply_credit","args":{"amount":5}}]}`,
 		"runs.list":           `{"ok":true,"runs":[` + runJSON + `]}`,
 		"runs.cancel":         `{"ok":true,"state":"cancelling"}`,
 		"runs.discard":        `{"ok":true,"state":"cancelled"}`,
@@ -133,6 +166,8 @@ func TestOperatorCommands(t *testing.T) {
 		{"deadletters replay --tenant acme --all --reason r --yes", "", 1, "1 done, 1 refused, 1 left", "refused", ""},
 		{"runs list", "", 0, "0/2", "", `agentrun.op.runs.list._all {"limit":1000}`},
 		{"runs show acme/run_1042", "", 0, "dead letter acme/run_1042/1", "", ""},
+		{"runs show acme/run_1042 --payload", "", 0, `args {"amount":5}`, "", ""},
+		{"runs show acme/run_1042 --watch", "", 0, "ended needs_human", "", ""}, // it has ended: nothing more to see
 		{"runs cancel acme/run_1042 --reason r -y", "", 0, "cancelling", "", ""},
 		{"runs discard acme/run_1042 --reason r -y", "", 0, "cancelled", "", `agentrun.op.runs.discard.acme {"run_id":"run_1042","by":"alice","reason":"r"}`},
 	} {

@@ -82,12 +82,75 @@ func (c *runsList) print(d *desk, list [][]byte, more bool) error {
 }
 
 type runShow struct {
-	asking `embed:""`
-	one    `embed:""`
+	asking  `embed:""`
+	one     `embed:""`
+	Payload bool `name:"payload" help:"Show args and results too; NATS must let you publish on agentrun.op.runs.payload.TENANT."`
+	Watch   bool `name:"watch" short:"w" help:"Show the run again when it changes, until it has ended or a stop signal."`
 }
 
 func (c *runShow) run(ctx context.Context, d *desk) error {
-	return story(ctx, d, &c.asking, c.Run, false)
+	if !c.Watch {
+		return c.once(ctx, d)
+	}
+	tenant, runID, err := c.about(d.command, c.Run)
+	if err != nil {
+		return err
+	}
+	shown := ""
+	return d.watch(ctx, func(ctx context.Context) (over bool, err error) {
+		var reply runReply
+		raw, err := d.call(ctx, "runs", "get", tenant, runRequest{runID}, &reply)
+		if err != nil {
+			return false, d.failed(c.JSON, raw, err)
+		}
+		// Elapsed time goes on by itself; on a terminal it is shown, elsewhere it is no change.
+		reply.Run.Spent, reply.Run.Lease = nil, nil
+		text, err := json.Marshal(reply.Run)
+		if err != nil {
+			return false, err
+		}
+		if over = reply.Run.Outcome != ""; d.out.Terminal() || shown != string(text) {
+			err = c.once(ctx, d)
+		}
+		shown = string(text)
+		return over, err
+	})
+}
+
+// once prints the run as it is now.
+func (c *runShow) once(ctx context.Context, d *desk) error {
+	if !c.Payload {
+		return story(ctx, d, &c.asking, c.Run, false)
+	}
+	tenant, runID, err := c.about(d.command, c.Run)
+	if err != nil {
+		return err
+	}
+	var payload struct {
+		Steps []agentrun.Payload `json:"steps"`
+	}
+	raw, err := d.call(ctx, "runs", "payload", tenant, runRequest{runID}, &payload)
+	if err != nil {
+		return d.failed(c.JSON, raw, err)
+	}
+	if err := story(ctx, d, &c.asking, c.Run, false); err != nil {
+		return err
+	}
+	if c.JSON {
+		d.json(raw) // a second line
+		return nil
+	}
+	d.out.Payloads(payload.Steps, d.width)
+	return nil
+}
+
+// runRequest names a run to the operator service.
+type runRequest struct {
+	RunID string `json:"run_id"`
+}
+
+type runReply struct {
+	Run *agentrun.View `json:"run"`
 }
 
 // story prints a run, and its letter if one is open. With --json it is the reply of one call: the letter's or the run's.
@@ -96,9 +159,7 @@ func story(ctx context.Context, d *desk, a *asking, name string, letterFirst boo
 	if err != nil {
 		return err
 	}
-	request := struct {
-		RunID string `json:"run_id"`
-	}{runID}
+	request := runRequest{runID}
 	var letter struct {
 		DeadLetter *deadletter.Letter `json:"deadletter"`
 	}
@@ -111,9 +172,7 @@ func story(ctx context.Context, d *desk, a *asking, name string, letterFirst boo
 		d.json(raw)
 		return nil
 	}
-	var reply struct {
-		Run *agentrun.View `json:"run"`
-	}
+	var reply runReply
 	raw, err = d.call(ctx, "runs", "get", tenant, request, &reply)
 	if err != nil {
 		return d.failed(a.JSON, raw, err)

@@ -54,8 +54,8 @@ func TestServiceIsDiscoverable(t *testing.T) {
 	want := []string{
 		"agentrun.op.deadletters.approve.*", "agentrun.op.deadletters.claim.*", "agentrun.op.deadletters.discard.*",
 		"agentrun.op.deadletters.get.*", "agentrun.op.deadletters.list.*", "agentrun.op.deadletters.replay.*",
-		"agentrun.op.deadletters.resolve.*", "agentrun.op.runs.cancel.*", "agentrun.op.runs.get.*", "agentrun.op.runs.list.*",
-		"agentrun.op.runs.report.*",
+		"agentrun.op.deadletters.resolve.*", "agentrun.op.runs.cancel.*", "agentrun.op.runs.discard.*", "agentrun.op.runs.get.*", "agentrun.op.runs.list.*",
+		"agentrun.op.runs.payload.*", "agentrun.op.runs.report.*",
 	}
 	if !slices.Equal(subjects, want) {
 		t.Errorf("endpoints %q", subjects)

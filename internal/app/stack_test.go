@@ -223,7 +223,8 @@ type reply struct {
 		Episode int    `json:"episode"`
 		Code    string `json:"code"`
 	} `json:"results"`
-	Run *run.View `json:"run"`
+	Run   *run.View     `json:"run"`
+	Steps []run.Payload `json:"steps"`
 
 	header nats.Header
 }

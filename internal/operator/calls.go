@@ -51,6 +51,7 @@ func Calls() []*Call {
 		call("deadletters", "approve", "Allow exactly the args that were refused; the run goes on.", EpisodeReply{}, (*Operator).approve),
 		discard,
 		call("runs", "get", "One run with its history.", RunReply{}, (*Operator).getRun),
+		call("runs", "payload", "Args and results of one run's steps, for those who may see them.", PayloadReply{}, (*Operator).getPayload),
 		runs,
 		call("runs", "cancel", "Stop a run: nothing new starts, what is in flight ends by its own evidence.", StateReply{}, (*Operator).cancel),
 		call("runs", "discard", "End a run whose stored record breaks a rule; the record is kept as it was found.", StateReply{}, (*Operator).setAside),
@@ -178,6 +179,12 @@ type bulkReply struct {
 type RunReply struct {
 	OK  bool      `json:"ok"`
 	Run *run.View `json:"run"`
+}
+
+// PayloadReply has the args and results of a run's steps.
+type PayloadReply struct {
+	OK    bool          `json:"ok"`
+	Steps []run.Payload `json:"steps"`
 }
 
 // RunsRequest asks for a page of runs.

@@ -22,7 +22,40 @@ func (o *Operator) getRun(ctx context.Context, tenant string, q *RunRequest) (an
 	if err != nil {
 		return nil, err
 	}
-	return RunReply{OK: true, Run: h.Run.View(o.Records.Now())}, nil
+	now := o.Records.Now()
+	v := h.Run.View(now)
+	v.Leased(h.Run.Lease, envelope.TimeOf(h.At), now)
+	return RunReply{OK: true, Run: v}, nil
+}
+
+// getPayload shows what the steps of a run were asked and gave. It is a call of its own so that NATS permissions can keep it
+// from those who may see the rest. The reply stays within one message: what does not fit is named instead.
+func (o *Operator) getPayload(ctx context.Context, tenant string, q *RunRequest) (any, error) {
+	id, err := subject(tenant, q.RunID)
+	if err != nil {
+		return nil, err
+	}
+	h, err := o.load(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.Records.FetchAll(ctx, h); err != nil {
+		return nil, err
+	}
+	reply := PayloadReply{OK: true, Steps: h.Run.Payloads()}
+	left := replyMax
+	for i := range reply.Steps {
+		p := &reply.Steps[i]
+		for name, v := range map[string]*json.RawMessage{"args": &p.Args, "result": &p.Result} {
+			if len(*v) > left {
+				*v, p.Omitted = nil, append(p.Omitted, name)
+			}
+			left -= len(*v)
+		}
+		slices.Sort(p.Omitted)
+	}
+	data, err := envelope.Marshal(reply)
+	return json.RawMessage(o.Records.Redact(data)), err
 }
 
 // states are the words that runs.list may be asked for.

@@ -103,7 +103,8 @@ type Records struct {
 type Handle struct {
 	ID  run.ID
 	Run *run.Run
-	Seq uint64 // revision; 0: not stored yet
+	Seq uint64    // revision; 0: not stored yet
+	At  time.Time // when the revision was stored, where it was read; by the server's clock
 
 	unsure bool // it was read with outcomes owed: they may be in the stream already
 	doubts []doubt
@@ -128,7 +129,7 @@ func (rs *Records) Load(ctx context.Context, id run.ID) (*Handle, error) {
 	if r.First == 0 {
 		r.First = st.Seq
 	}
-	return &Handle{ID: id, Run: r, Seq: st.Seq, unsure: len(r.Owed) > 0, doubts: doubtsOf(r)}, nil
+	return &Handle{ID: id, Run: r, Seq: st.Seq, At: st.Time, unsure: len(r.Owed) > 0, doubts: doubtsOf(r)}, nil
 }
 
 // Save writes the record as the next revision: line 7 of the order. On ErrConflict the handle is worthless: load again.

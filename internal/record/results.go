@@ -49,6 +49,11 @@ func (rs *Records) readBack(ctx context.Context, h *Handle, want map[string]uint
 	return nil
 }
 
+// FetchAll reads back every result that the record has left in AGENTRUN_RESULTS, for somebody who looks.
+func (rs *Records) FetchAll(ctx context.Context, h *Handle) error {
+	return rs.readBack(ctx, h, h.Run.Stored())
+}
+
 // Fetch reads back the results that a step's references need and that the record has left in AGENTRUN_RESULTS.
 func (rs *Records) Fetch(ctx context.Context, h *Handle, step string) error {
 	if err := rs.readBack(ctx, h, h.Run.Fetch(step)); err != nil {

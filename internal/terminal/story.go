@@ -2,6 +2,8 @@ package terminal
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -48,6 +50,21 @@ func (p *Printer) title(v *run.View, l *deadletter.Letter, now time.Time, width 
 	}
 	p.wrap("  ", fmt.Sprintf("began %s, %s ago; last change %s ago; %s", v.CreatedAt.Time().Format("2006-01-02 15:04:05 UTC"),
 		Age(now.Sub(v.CreatedAt.Time())), Age(now.Sub(v.UpdatedAt.Time())), spent(v)), width)
+	p.lease(v, now, width)
+}
+
+// lease says who works on the run, and since when nothing was heard of it.
+func (p *Printer) lease(v *run.View, now time.Time, width int) {
+	l := v.Lease
+	if l == nil {
+		return
+	}
+	name := Clean(l.Worker)
+	if name == "" {
+		name = "holder " + Clean(l.Holder)
+	}
+	p.wrap("  ", fmt.Sprintf("%s works on it; last sign of life %s ago, %s of its lease of %s left", name, Age(now.Sub(l.SignAt.Time())),
+		Age(time.Duration(l.Left*float64(time.Second))), Age(time.Duration(l.Seconds*float64(time.Second)))), width)
 }
 
 func spent(v *run.View) string {
@@ -91,6 +108,44 @@ func (p *Printer) steps(v *run.View, width int) {
 	p.Table([]Column{
 		{"STEP", 8, 0}, {"STATE", 0, 0}, {"TRY", 0, 0}, {"EFFECT", 0, 4}, {"TOOL", 8, 3}, {"CODE", 8, 1}, {"DONE?", 0, 2}, {"NEXT", 8, 5},
 	}, rows, width)
+	for _, s := range v.Steps {
+		if len(s.SafeDetails) > 0 {
+			p.wrap("  ", s.Step+": "+details(s.SafeDetails), width)
+		}
+		if s.StoppedBy != "" {
+			p.wrap("  ", s.Step+": does not start while "+s.StoppedBy+" is wrong", width)
+		}
+	}
+}
+
+// details are safe_details in one line.
+func details(d envelope.Details) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		parts = append(parts, Clean(fmt.Sprintf("%s %v", name, d[name])))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Payloads prints what the steps were asked and gave.
+func (p *Printer) Payloads(steps []run.Payload, width int) {
+	p.Line("")
+	for _, s := range steps {
+		p.Line("%s", p.Paint(Bold, s.Step))
+		show := func(name string, v []byte) {
+			if len(v) > 0 {
+				p.wrap("  ", name+" "+Clean(string(v)), width)
+			}
+		}
+		show("args", s.Args)
+		show("result", s.Result)
+		if s.ResultRef != nil {
+			p.wrap("  ", fmt.Sprintf("result: %d bytes in object store %s as %s", s.ResultRef.Size, s.ResultRef.Bucket, s.ResultRef.Object), width)
+		}
+		if len(s.Omitted) > 0 {
+			p.wrap("  ", "too large to show: "+strings.Join(s.Omitted, ", "), width)
+		}
+	}
 }
 
 // commitWord says in a word whether something was done.
@@ -122,6 +177,7 @@ func (p *Printer) timeline(v *run.View, width int) {
 		}
 		since := "+" + Age(e.At.Sub(v.CreatedAt))
 		text, style := happened(&e)
+		text += seen(&e)
 		lead := fmt.Sprintf("  %s %s  ", clock, Pad(since, 8))
 		lines := wrapped(Clean(text), width-len(lead))
 		p.Line("%s%s", p.Paint(Dim, lead), p.Paint(style, lines[0]))
@@ -132,6 +188,30 @@ func (p *Printer) timeline(v *run.View, width int) {
 	if v.Outcome != "" {
 		p.Line("%s", p.Paint(stateStyle(string(v.Outcome)), "  ended "+string(v.Outcome)))
 	}
+}
+
+// seen says what an attempt looked like on its way.
+func seen(e *run.HistoryView) string {
+	var parts []string
+	if e.HTTPStatus != 0 {
+		parts = append(parts, fmt.Sprintf("HTTP %d", e.HTTPStatus))
+	}
+	if e.MCPCode != 0 {
+		parts = append(parts, fmt.Sprintf("MCP %d", e.MCPCode))
+	}
+	const clock = "15:04:05.000"
+	switch {
+	case e.SentAt != 0 && e.AnsweredAt != 0:
+		parts = append(parts, "sent "+e.SentAt.Time().Format(clock)+", answered after "+e.AnsweredAt.Sub(e.SentAt).Round(time.Millisecond).String())
+	case e.SentAt != 0:
+		parts = append(parts, "sent "+e.SentAt.Time().Format(clock)+", no answer")
+	case e.Kind == run.EventDispatch && e.Code == "" && e.CommitState == "":
+		parts = append(parts, "no answer yet")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, "; ") + ")"
 }
 
 // happened is one line of the history as a sentence.
@@ -204,6 +284,9 @@ func (p *Printer) letter(l *deadletter.Letter, now time.Time, width int) {
 		if o.ArgsDigest != "" {
 			p.wrap("    ", "args "+string(o.Args)+" digest "+o.ArgsDigest, width)
 		}
+	}
+	if len(l.SafeDetails) > 0 {
+		p.wrap("  ", "details: "+details(l.SafeDetails), width)
 	}
 	for _, e := range l.CompletedEffects {
 		p.wrap("  ", strings.TrimSpace("done: "+e.Step+" "+Clean(e.EvidenceRef)), width)

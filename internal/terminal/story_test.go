@@ -12,6 +12,40 @@ import (
 	"github.com/agentrun/executor/pkg/run"
 )
 
+// The story tells who works on a run, and of each attempt when it left, when its answer came and with which status.
+func TestTheStoryOfAttempts(t *testing.T) {
+	at := envelope.TimeOf(time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC))
+	event := func(e run.HistoryView) run.HistoryView {
+		e.At, e.Kind, e.Step, e.Attempt, e.By = at, run.EventDispatch, "a", 1, "w1"
+		return e
+	}
+	v := &run.View{
+		Tenant: "acme", RunID: "r", CreatedAt: at, UpdatedAt: at,
+		Lease: &run.LeaseView{Worker: "w1", Holder: "x.1", SignAt: at, Seconds: 30, Left: 20},
+		Steps: []run.StepView{{Step: "a", SafeDetails: envelope.Details{"http_status": 503, "field": "/x"}}, {Step: "b", StoppedBy: "a"}},
+		History: []run.HistoryView{
+			event(run.HistoryView{Code: envelope.CodeUpstreamUnavailable, CommitState: envelope.NotCommitted, SentAt: at, AnsweredAt: at.Add(120 * time.Millisecond), HTTPStatus: 503}),
+			event(run.HistoryView{Code: envelope.CodeUpstreamTimeout, CommitState: envelope.NotCommitted, SentAt: at}),
+			event(run.HistoryView{Code: envelope.CodeUpstreamError, CommitState: envelope.NotCommitted, MCPCode: -32603}),
+			event(run.HistoryView{}),
+		},
+	}
+	var b bytes.Buffer
+	p := newPrinter(&b, false, env())
+	p.Story(v, nil, at.Time().Add(10*time.Second), 200)
+	p.Payloads([]run.Payload{{Step: "a", Args: []byte(`{"n":1}`), Result: []byte(`"r"`), Omitted: []string{"result"}}}, 200)
+	for _, want := range []string{
+		"w1 works on it; last sign of life 10s ago, 20s of its lease of 30s left",
+		"a: field /x, http_status 503", "b: does not start while a is wrong",
+		"(HTTP 503; sent 10:00:00.000, answered after 120ms)", "(sent 10:00:00.000, no answer)", "(MCP -32603)", "(no answer yet)",
+		`args {"n":1}`, `result "r"`, "too large to show: result",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
+
 // What is printed can be typed as it stands: the replay of a run that a budget ended adds to it.
 func TestThePrintedReplayAddsBudget(t *testing.T) {
 	for _, c := range []struct {

@@ -90,6 +90,7 @@ func (l *loop) launch(d *run.Dispatch) {
 	deadline, leased := d.Deadline, l.leased
 	go func() {
 		res := &result{dispatch: d.ID, write: d.Effect == envelope.Write}
+		var sent envelope.Time
 		info := CallInfo{ID: l.id, Trace: trace, Last: func() error {
 			// Line 3. A machine that was paused since the record was written finds its lease gone here.
 			if l.leaseLeft() <= 0 {
@@ -99,6 +100,7 @@ func (l *loop) launch(d *run.Dispatch) {
 			if l.w.Records.Due() >= deadline {
 				return context.DeadlineExceeded
 			}
+			sent = l.w.Records.Now()
 			return nil
 		}}
 		if d.Due != 0 {
@@ -106,6 +108,7 @@ func (l *loop) launch(d *run.Dispatch) {
 		}
 		began := time.Now()
 		res.reply = l.w.Tools.Call(ctx, d, info)
+		l.w.saw(&res.reply.Seen, sent, !res.reply.NoReply)
 		res.ref = l.offload(leased, d, trace, res.reply.Result)
 		res.at = l.w.Records.Now()
 		code := envelope.Code("")
@@ -116,6 +119,13 @@ func (l *loop) launch(d *run.Dispatch) {
 		l.w.Observe.ToolCall(d.Tool, d.Effect, code, res.took)
 		l.finished(res)
 	}()
+}
+
+// saw notes when a call was let go and when its answer was there. A call that never left has neither.
+func (w *Worker) saw(s *envelope.Seen, sent envelope.Time, answered bool) {
+	if s.SentAt = sent; sent != 0 && answered {
+		s.AnsweredAt = w.Records.Now()
+	}
 }
 
 // renewAt is when the lease must be renewed next, if a call needs it. A call that the record has settled meanwhile (by a
@@ -180,6 +190,7 @@ func (l *loop) verify(ctx context.Context, r *run.Run, due envelope.Time) error 
 		go func() {
 			res := &result{dispatch: lk.Dispatch, lookup: &lk, started: l.w.Records.Now()}
 			answer, known := l.w.Tools.Lookup(lctx, l.id, &lk, trace)
+			answer.Seen.SentAt, answer.Seen.AnsweredAt = res.started, l.w.Records.Now()
 			if !known {
 				answer = envelope.Lookup{Answer: envelope.Undecided}
 			}

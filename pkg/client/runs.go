@@ -20,6 +20,18 @@ func (c *Client) GetRun(ctx context.Context, tenant, runID string) (*run.View, e
 	return r.Run, nil
 }
 
+// GetPayload returns the args and results of a run's steps, as far as they are still known and fit one reply. It needs a
+// permission of its own: publish on agentrun.op.runs.payload.<tenant>. ErrNotFound as GetRun.
+func (c *Client) GetPayload(ctx context.Context, tenant, runID string) ([]run.Payload, error) {
+	var r struct {
+		Steps []run.Payload `json:"steps"`
+	}
+	if err := c.call(ctx, "runs.payload", tenant, callWithin, map[string]string{"run_id": runID}, &r); err != nil {
+		return nil, err
+	}
+	return r.Steps, nil
+}
+
 // ListRunsRequest asks for a page of runs.
 type ListRunsRequest struct {
 	State    string `json:"state,omitempty"` // a state of contract §9, or the word of an end; "": all

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 	"time"
 
@@ -99,8 +100,23 @@ func refused(field string) envelope.Reply {
 	}
 }
 
-// classify says what a response comes to.
+// classify says what a response comes to, and what it looked like. A failure's details have the status or the code that the
+// far side gave, the runtime's own words for them; a config that names such a key itself has the say.
 func (c *classifier) classify(resp *Response, r *Request) envelope.Reply {
+	reply := c.classified(resp, r)
+	reply.Seen.HTTPStatus, reply.Seen.MCPCode = resp.Status, resp.MCPCode
+	if reply.OK {
+		return reply
+	}
+	for name, n := range map[string]int{"http_status": resp.Status, "mcp_code": resp.MCPCode} {
+		if _, given := reply.Details[name]; n != 0 && !given {
+			reply.Details = addDetail(reply.Details, name, json.Number(strconv.Itoa(n)))
+		}
+	}
+	return reply
+}
+
+func (c *classifier) classified(resp *Response, r *Request) envelope.Reply {
 	switch {
 	case resp.Failure == NotSent:
 		return envelope.Reply{NotSent: true, Row: envelope.RowFor(envelope.CodeUpstreamUnavailable, envelope.Read)}

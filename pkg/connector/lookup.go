@@ -75,6 +75,7 @@ func (l *looker) Lookup(ctx context.Context, call *Call) (found envelope.Lookup)
 	defer cancel()
 	r := &Request{Call: call, ArgValues: args, Effect: envelope.Read, Lookup: true, BodyMax: lookupBodyMax}
 	resp := l.transport.RoundTrip(ctx, r)
+	defer func() { found.Seen.HTTPStatus, found.Seen.MCPCode = resp.Status, resp.MCPCode }()
 	// A body that was too long leaves rules that do not need it; one that broke off proves nothing.
 	if resp.Fault != nil || (resp.Failure != Answered && resp.Failure != TooLarge) {
 		return undecided

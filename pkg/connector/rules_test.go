@@ -116,7 +116,7 @@ func TestSafeDetailsAndEvidence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"k_b":true,"k_big":12345678901234567890123,"k_n":1.10,"k_s":"text","status":400,"sum":2.1}`
+	const want = `{"http_status":400,"k_b":true,"k_big":12345678901234567890123,"k_n":1.10,"k_s":"text","status":400,"sum":2.1}`
 	if string(b) != want {
 		t.Errorf("got  %s\nwant %s", b, want)
 	}

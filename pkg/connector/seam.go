@@ -79,7 +79,8 @@ func (f Failure) String() string {
 // text: how a call ended is told by these values alone, so nothing of the far side can leak through them.
 type Response struct {
 	Failure  Failure
-	Status   int                 // http
+	Status   int                 // http, and mcp over HTTP where the status is no success
+	MCPCode  int                 // mcp: the code of a JSON-RPC error
 	Header   map[string][]string // http, nats; names in lower case
 	IsError  bool                // mcp isError; for nats an error header of the micro protocol
 	ExitCode int                 // command

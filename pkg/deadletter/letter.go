@@ -41,6 +41,7 @@ type Summary struct {
 	FailureClass envelope.Category    `json:"failure_class"`
 	CommitState  envelope.CommitState `json:"commit_state"`
 	NextAction   envelope.NextAction  `json:"next_action"`
+	SafeDetails  envelope.Details     `json:"safe_details,omitempty"` // of the run's end, as its outcome has them
 
 	// The step that ended the run; absent where none did.
 	Step         string `json:"step,omitempty"`
@@ -88,6 +89,10 @@ type Attempt struct {
 	EndedAt     envelope.Time        `json:"ended_at,omitempty"`
 	Code        envelope.Code        `json:"code,omitempty"`
 	CommitState envelope.CommitState `json:"commit_state,omitempty"`
+	SentAt      envelope.Time        `json:"sent_at,omitempty"` // when its request left, where that is known
+	AnsweredAt  envelope.Time        `json:"answered_at,omitempty"`
+	HTTPStatus  int                  `json:"http_status,omitempty"`
+	MCPCode     int                  `json:"mcp_code,omitempty"` // of a JSON-RPC error
 }
 
 // Open is a required step that was started or refused and did not end ok.
@@ -98,6 +103,7 @@ type Open struct {
 	Attempt      int                  `json:"attempt"`
 	ReasonCode   string               `json:"reason_code"`
 	CommitState  envelope.CommitState `json:"commit_state"`
+	SafeDetails  envelope.Details     `json:"safe_details,omitempty"`
 	ArgsDigest   string               `json:"args_digest,omitempty"` // envelope.ArgsDigest; for an approval, and for omitted args
 	Args         json.RawMessage      `json:"args,omitempty"`        // resolved; for an approval
 	ArgsOmitted  bool                 `json:"args_omitted,omitempty"`

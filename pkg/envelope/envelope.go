@@ -140,6 +140,15 @@ type Reply struct {
 	Row         Row             `json:"row,omitzero"`           // on failure
 	RetryAfter  int64           `json:"retry_after_ms,omitempty"`
 	Details     Details         `json:"details,omitempty"`
+	Seen        Seen            `json:"seen,omitzero"`
+}
+
+// Seen is what was seen of one call or lookup on its way. It decides nothing; people read it.
+type Seen struct {
+	SentAt     Time `json:"sent_at,omitempty"`     // when the request was let go, after the last check
+	AnsweredAt Time `json:"answered_at,omitempty"` // when its end was known; absent where nothing came back
+	HTTPStatus int  `json:"http_status,omitempty"` // of the answer, also of one that broke off
+	MCPCode    int  `json:"mcp_code,omitempty"`    // of a JSON-RPC error
 }
 
 // Answer is what a lookup established.
@@ -159,4 +168,5 @@ type Lookup struct {
 	Ref         *ObjectRef      `json:"ref,omitempty"` // a large result's place; Result is nil then
 	EvidenceRef string          `json:"evidence_ref,omitempty"`
 	Invalid     Code            `json:"invalid,omitempty"` // found, but RESULT_INVALID or RESULT_TOO_LARGE
+	Seen        Seen            `json:"seen,omitzero"`
 }

@@ -82,7 +82,7 @@ func (r *Run) Begin(name string, tools Tools, st Start, now Time) *Dispatch {
 		s.FirstSent = now
 	}
 	if r.Lease == nil {
-		r.Lease = &Lease{Holder: st.Holder, ID: st.LeaseID, Seconds: st.Seconds}
+		r.Lease = &Lease{Holder: st.Holder, ID: st.LeaseID, Seconds: st.Seconds, Worker: st.Worker}
 	} else if r.Lease.Holder != st.Holder {
 		panic("run: one-lease: started under another holder's lease: " + r.dump())
 	}
@@ -142,7 +142,7 @@ func (r *Run) prepare(i int, tools Tools) (*Tool, json.RawMessage, *Fail) {
 	}
 	s.Effect, s.Owner = tool.Effect, tool.Owner
 	if s.Used >= r.attempts(tool) {
-		return nil, nil, r.exhausted(s, "")
+		return nil, nil, r.exhausted(Fail{})
 	}
 	args, bad, err := r.resolve(i)
 	switch {
@@ -175,11 +175,11 @@ func failure(code envelope.Code, details envelope.Details) *Fail {
 	return &Fail{Row: envelope.RowFor(code, envelope.Read), Details: details}
 }
 
-// exhausted is the end of a step whose attempts are used up.
-func (r *Run) exhausted(s *Step, last envelope.Code) *Fail {
-	f := failure(envelope.CodeAttemptsExhausted, nil)
-	if last != "" {
-		f.Details = envelope.Details{"last_code": string(last)}
+// exhausted is the end of a step whose attempts are used up; last is how the last one failed.
+func (r *Run) exhausted(last Fail) *Fail {
+	f := failure(envelope.CodeAttemptsExhausted, last.Details)
+	if last.Row.Code != "" {
+		f.Details = with(f.Details, "last_code", string(last.Row.Code))
 	}
 	return f
 }

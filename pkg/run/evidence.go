@@ -47,12 +47,13 @@ func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools Tools, src Source)
 		return r.afterwards(s, d, reply, tool, src)
 	}
 	if reply.OK && !r.fits(len(reply.Result)) {
-		reply = envelope.Reply{Row: envelope.RowFor(envelope.CodeResultTooLarge, s.Effect)}
+		reply = envelope.Reply{Row: envelope.RowFor(envelope.CodeResultTooLarge, s.Effect), Seen: reply.Seen}
 	}
 	if !reply.OK {
 		reply.Row = settledRow(reply, s.Effect)
 	}
 	r.closeAttempt(d, src.At, replyCode(reply), replyCommit(reply, s.Effect))
+	r.see(d, reply.Seen)
 	switch {
 	case reply.OK && s.mustLookUp(reply, tool):
 		if s.State == InDoubt {
@@ -62,7 +63,7 @@ func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools Tools, src Source)
 			s.Doubt.Said = true // it is being looked up already, and absence is a dispute from now on
 			return Applied
 		}
-		r.doubt(s, envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write), tool, src, true)
+		r.doubt(s, doubtful(reply), tool, src, true)
 	case reply.OK:
 		r.done(s, committed{result: reply.Result, ref: reply.Ref, evidRef: reply.EvidenceRef, proof: "reply"}, src.At)
 	case s.Effect == envelope.Read:
@@ -71,16 +72,21 @@ func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools Tools, src Source)
 		if s.State == InDoubt {
 			return Dropped // no reply tells nothing new about an unknown write
 		}
-		r.doubt(s, unknownRow(reply.Row), tool, src, false)
+		r.doubt(s, Fail{Row: unknownRow(reply.Row), Details: reply.Details}, tool, src, false)
 	case s.Unsettled && reply.NotSent || s.provesNothing(d, reply.Row.Category):
 		if s.State == InDoubt {
 			return Dropped
 		}
-		r.doubt(s, envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write), tool, src, false)
+		r.doubt(s, doubtful(reply), tool, src, false)
 	default:
 		r.failed(s, reply, tool, src)
 	}
 	return Applied
+}
+
+// doubtful is a reply that proves nothing about a write.
+func doubtful(reply envelope.Reply) Fail {
+	return Fail{Row: envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write), Details: reply.Details}
 }
 
 // mustLookUp: the tool's own word is not enough for this write.
@@ -150,6 +156,21 @@ func (r *Run) closeAttempt(d DispatchID, at Time, code envelope.Code, commit env
 	}
 }
 
+// see notes what was seen of an attempt.
+func (e *Event) see(s envelope.Seen) {
+	e.SentAt, e.AnsweredAt, e.HTTPStatus, e.MCPCode = s.SentAt, s.AnsweredAt, s.HTTPStatus, s.MCPCode
+}
+
+// see completes the line of a dispatch by what was seen of it, also where its end was established without that.
+func (r *Run) see(d DispatchID, s envelope.Seen) {
+	for i := len(r.History) - 1; i >= 0 && s != (envelope.Seen{}); i-- {
+		if e := &r.History[i]; e.Kind == EventDispatch && e.Dispatch == d {
+			e.see(s)
+			return
+		}
+	}
+}
+
 // done makes a step ok: proven committed (a read: proven done).
 func (r *Run) done(s *Step, c committed, now Time) {
 	if c.invalid == envelope.CodeResultInvalid {
@@ -199,7 +220,8 @@ func (r *Run) effect(s *Step, c committed, now Time) {
 }
 
 // doubt makes a write unknown: what follows depends on what the tool offers.
-func (r *Run) doubt(s *Step, row envelope.Row, tool *Tool, src Source, said bool) {
+func (r *Run) doubt(s *Step, f Fail, tool *Tool, src Source, said bool) {
+	row := f.Row
 	if s.Doubted == "" {
 		s.Doubted = s.Dispatch
 	}
@@ -213,16 +235,17 @@ func (r *Run) doubt(s *Step, row envelope.Row, tool *Tool, src Source, said bool
 		r.fail(s, *f, src.At)
 	case tool != nil && tool.Verify != nil:
 		s.to(InDoubt)
-		s.Fail, s.NotBefore = &Fail{Row: row}, 0
+		s.Fail, s.NotBefore = &f, 0
 		s.Doubt = &Doubt{Since: src.At, Said: said, Next: src.At, Row: row}
 		r.owe(s, envelope.UnknownNow, src.At)
 	case r.mayResend(s, tool, src.At):
 		next := src.At.Add(tool.Retry.Delay(s.Used, src.Random))
 		s.to(InDoubt)
-		s.Fail, s.NotBefore = &Fail{Row: row}, 0
+		s.Fail, s.NotBefore = &f, 0
 		s.Doubt = &Doubt{Since: src.At, Next: next, Resend: true, Row: row}
 		r.owe(s, envelope.UnknownNow, src.At)
 	default:
+		s.Fail = &f
 		r.unverifiable(s, row.Code, src.At)
 	}
 }
@@ -233,11 +256,14 @@ func (r *Run) mayResend(s *Step, tool *Tool, now Time) bool {
 		now < s.FirstSent.Add(tool.IdempotentFor) && r.Spent.ToolCalls < r.Budget.MaxToolCalls
 }
 
-// unverifiable hands an unknown write to a person.
+// unverifiable hands an unknown write to a person, with what is known of how it failed last.
 func (r *Run) unverifiable(s *Step, last envelope.Code, now Time) {
 	f := failure(envelope.CodeVerificationUnavailable, nil)
+	if s.Fail != nil {
+		f.Details = s.Fail.Details
+	}
 	if last != "" && last != envelope.CodeOutcomeUnknown {
-		f.Details = envelope.Details{"last_code": string(last)}
+		f.Details = with(f.Details, "last_code", string(last))
 	}
 	r.fail(s, *f, now)
 }
@@ -268,11 +294,12 @@ func (r *Run) again(s *Step, f Fail, tool *Tool, retryAfter int64, src Source) {
 	}
 	limit := r.attempts(tool)
 	if s.Used >= limit && s.Unsettled {
+		s.Fail = &f
 		r.unverifiable(s, f.Row.Code, now)
 		return
 	}
 	if s.Used >= limit {
-		r.fail(s, *r.exhausted(s, f.Row.Code), now)
+		r.fail(s, *r.exhausted(f), now)
 		return
 	}
 	var wait time.Duration
@@ -280,6 +307,7 @@ func (r *Run) again(s *Step, f Fail, tool *Tool, retryAfter int64, src Source) {
 		if retryAfter > tool.Retry.MaxRetryAfter.Milliseconds() || retryAfter > 0 && retryAfter > int64(r.Deadline-now) {
 			s.NotBefore = safeAdd(now, retryAfter)
 			if s.Unsettled {
+				s.Fail = &f
 				r.unverifiable(s, f.Row.Code, now) // an earlier dispatch is still unknown
 				return
 			}

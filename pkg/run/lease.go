@@ -41,7 +41,7 @@ func (r *Run) lost(s *Step, tools Tools, src Source) {
 	r.closeAttempt(s.Dispatch, src.At, envelope.CodeWorkerLost, commit)
 	switch {
 	case s.Effect == envelope.Write:
-		r.doubt(s, envelope.RowFor(envelope.CodeWorkerLost, envelope.Write), tool, src, false)
+		r.doubt(s, Fail{Row: envelope.RowFor(envelope.CodeWorkerLost, envelope.Write)}, tool, src, false)
 	case s.Losses >= poisonAfter(tool):
 		r.fail(s, *failure(envelope.CodePoisonJob, nil), src.At)
 	default:
@@ -64,7 +64,7 @@ func (r *Run) GiveBack(d DispatchID, sent bool, tools Tools, src Source) Verdict
 			r.Spent.ReleaseCall()
 		}
 		r.closeAttempt(d, src.At, envelope.CodeOutcomeUnknown, envelope.Unknown)
-		r.doubt(s, envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write), tool, src, false)
+		r.doubt(s, Fail{Row: envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write)}, tool, src, false)
 		return Applied
 	}
 	if !sent {

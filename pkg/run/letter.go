@@ -22,7 +22,7 @@ func (r *Run) BuildLetter() *deadletter.Letter {
 	l := &deadletter.Letter{Summary: deadletter.Summary{
 		Schema: deadletter.Schema, ID: r.Letter.ID, Tenant: r.Tenant, RunID: r.RunID, Workflow: r.Workflow,
 		Owner: r.Letter.Owner, Actor: r.Actor, Intent: r.Intent, Outcome: e.Outcome, ReasonCode: e.Row.ReasonCode, Code: e.Row.Code,
-		FailureClass: e.Row.Category, CommitState: e.Row.CommitState, NextAction: e.Row.NextAction,
+		FailureClass: e.Row.Category, CommitState: e.Row.CommitState, NextAction: e.Row.NextAction, SafeDetails: e.Details,
 		CompletedEffects: r.completed(len(r.Effects)), RemainingSteps: r.remaining(nil), Open: r.letterOpen(), Evidence: r.letterEvidence(),
 		Replays: r.Replays, Budget: deadletter.BudgetOf(r.Budget), Spent: *r.Spent.Outcome(time.Duration(r.elapsed(e.At)) * time.Millisecond),
 		CreatedAt: r.Letter.At,
@@ -63,7 +63,7 @@ func (r *Run) letterOpen() []deadletter.Open {
 	for _, s := range r.openSteps() {
 		o := deadletter.Open{Step: s.Name, Tool: s.Tool, OperationRef: r.Ref(s.Name), Attempt: s.Attempt, CommitState: s.commitState()}
 		if s.Fail != nil {
-			o.ReasonCode = s.Fail.Row.ReasonCode
+			o.ReasonCode, o.SafeDetails = s.Fail.Row.ReasonCode, s.Fail.Details
 		} else {
 			o.ReasonCode = r.End.Row.ReasonCode
 		}
@@ -96,7 +96,7 @@ func (r *Run) attemptsOf() []deadletter.Attempt {
 		}
 		a := deadletter.Attempt{
 			Step: e.Step, Attempt: e.Attempt, Kind: deadletter.Kind(e.Kind), Worker: e.By, StartedAt: e.Started, EndedAt: e.At,
-			Code: e.Code, CommitState: e.CommitState,
+			Code: e.Code, CommitState: e.CommitState, SentAt: e.SentAt, AnsweredAt: e.AnsweredAt, HTTPStatus: e.HTTPStatus, MCPCode: e.MCPCode,
 		}
 		out = append(out, a)
 	}

@@ -197,6 +197,7 @@ type Lease struct {
 	ID      string  `json:"id"`
 	Renewal int     `json:"renewal"`
 	Seconds float64 `json:"seconds"`
+	Worker  string  `json:"worker,omitempty"` // the holder's name, for people
 
 	Foreign envelope.Foreign `json:"-"`
 }
@@ -335,6 +336,11 @@ type Event struct {
 	Reason      string               `json:"reason,omitempty"`
 	Started     Time                 `json:"started_at,omitempty"`
 	Dispatch    DispatchID           `json:"dispatch,omitempty"`
+	// What was seen of the call or lookup, where it is known: see envelope.Seen.
+	SentAt     Time `json:"sent_at,omitempty"`
+	AnsweredAt Time `json:"answered_at,omitempty"`
+	HTTPStatus int  `json:"http_status,omitempty"`
+	MCPCode    int  `json:"mcp_code,omitempty"`
 
 	Foreign envelope.Foreign `json:"-"`
 }

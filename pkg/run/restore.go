@@ -84,6 +84,7 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 	}
 	r.Spent.ToolCalls = min(r.Spent.ToolCalls+1, r.Budget.MaxToolCalls)
 	r.note(Event{At: src.At, Started: in.At, Kind: EventDispatch, By: src.By, Step: s.Name, Attempt: s.Attempt, Dispatch: in.Dispatch, Code: replyCode(reply), CommitState: replyCommit(reply, envelope.Write)})
+	r.see(in.Dispatch, reply.Seen)
 	switch {
 	case reply.OK && !s.mustLookUp(reply, tool):
 		if s.State != Ready {
@@ -96,7 +97,7 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 		if s.State != Ready {
 			s.to(Ready)
 		}
-		r.doubt(s, unknownRow(reply.Row), tool, src, reply.OK)
+		r.doubt(s, Fail{Row: unknownRow(reply.Row), Details: reply.Details}, tool, src, reply.OK)
 	}
 	return Applied
 }

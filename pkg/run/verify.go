@@ -85,6 +85,7 @@ func (r *Run) Looked(d DispatchID, l envelope.Lookup, proves bool, tools Tools, 
 	defer r.settle(src.At)
 	tool, _ := tools.Tool(s.Tool)
 	e := Event{At: src.At, Started: src.Start, Kind: EventVerify, By: src.By, Step: s.Name, Attempt: s.Attempt, Dispatch: d}
+	e.see(l.Seen)
 	switch {
 	case l.Answer == envelope.Found:
 		e.CommitState = envelope.Committed

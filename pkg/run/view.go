@@ -27,6 +27,18 @@ type View struct {
 	History          []HistoryView              `json:"history"`
 	CreatedAt        Time                       `json:"created_at"`
 	UpdatedAt        Time                       `json:"updated_at"`
+	Deadline         Time                       `json:"deadline,omitempty"`
+	Lease            *LeaseView                 `json:"lease,omitempty"` // while a call is in flight
+}
+
+// LeaseView says who works on a run.
+type LeaseView struct {
+	Worker string `json:"worker,omitempty"` // its --id
+	Holder string `json:"holder"`
+	// SignAt is when its holder last wrote the record; after Seconds without a further sign others take over.
+	SignAt  Time    `json:"sign_at,omitempty"`
+	Seconds float64 `json:"seconds"`
+	Left    float64 `json:"left_seconds"` // at least 0
 }
 
 // StepView is one step of a View.
@@ -39,6 +51,9 @@ type StepView struct {
 	Code        envelope.Code        `json:"code,omitempty"`
 	CommitState envelope.CommitState `json:"commit_state,omitempty"`
 	NotBefore   Time                 `json:"not_before,omitempty"`
+	Optional    bool                 `json:"optional,omitempty"`
+	StoppedBy   string               `json:"stopped_by,omitempty"` // the fatal step of an open run that keeps it from starting
+	SafeDetails envelope.Details     `json:"safe_details,omitempty"`
 }
 
 // HistoryView is one line of a View's history.
@@ -51,6 +66,11 @@ type HistoryView struct {
 	Code        envelope.Code        `json:"code,omitempty"`
 	CommitState envelope.CommitState `json:"commit_state,omitempty"`
 	Reason      string               `json:"reason,omitempty"`
+	StartedAt   Time                 `json:"started_at,omitempty"` // of an attempt: when it was decided, and reserved in the record
+	SentAt      Time                 `json:"sent_at,omitempty"`    // when its request left
+	AnsweredAt  Time                 `json:"answered_at,omitempty"`
+	HTTPStatus  int                  `json:"http_status,omitempty"`
+	MCPCode     int                  `json:"mcp_code,omitempty"`
 }
 
 // State names of a run that has not ended (contract §9); the end's word otherwise.
@@ -104,7 +124,7 @@ func (r *Run) View(now Time) *View {
 		Tenant: r.Tenant, RunID: r.RunID, Workflow: r.Workflow, Owner: r.Owner, Actor: r.Actor, State: r.State(),
 		Episode: r.Episode, More: r.More, Steps: []StepView{}, Budget: deadletter.BudgetOf(r.Budget),
 		Spent:            r.Spent.Outcome(time.Duration(r.elapsed(now)) * time.Millisecond),
-		CompletedEffects: r.completed(len(r.Effects)), History: []HistoryView{}, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+		CompletedEffects: r.completed(len(r.Effects)), History: []HistoryView{}, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, Deadline: r.Deadline,
 	}
 	if r.End != nil {
 		v.Outcome = r.End.Outcome
@@ -113,18 +133,30 @@ func (r *Run) View(now Time) *View {
 		}
 	}
 	for _, s := range r.Steps {
-		sv := StepView{Step: s.Name, Tool: s.Tool, Effect: s.Effect, State: s.State, Attempt: s.Attempt, NotBefore: s.NotBefore}
+		sv := StepView{Step: s.Name, Tool: s.Tool, Effect: s.Effect, State: s.State, Attempt: s.Attempt, NotBefore: s.NotBefore, Optional: s.Optional, StoppedBy: s.StoppedBy}
 		if s.Fail != nil {
-			sv.Code, sv.CommitState = s.Fail.Row.Code, s.Fail.Row.CommitState
+			sv.Code, sv.CommitState, sv.SafeDetails = s.Fail.Row.Code, s.Fail.Row.CommitState, s.Fail.Details
 		} else if s.State == Done {
 			sv.CommitState = envelope.Committed
 		}
 		v.Steps = append(v.Steps, sv)
 	}
 	for _, e := range r.History {
-		v.History = append(v.History, HistoryView{At: e.At, Kind: e.Kind, By: e.By, Step: e.Step, Attempt: e.Attempt, Code: e.Code, CommitState: e.CommitState, Reason: e.Reason})
+		v.History = append(v.History, HistoryView{
+			At: e.At, Kind: e.Kind, By: e.By, Step: e.Step, Attempt: e.Attempt, Code: e.Code, CommitState: e.CommitState, Reason: e.Reason,
+			StartedAt: e.Started, SentAt: e.SentAt, AnsweredAt: e.AnsweredAt, HTTPStatus: e.HTTPStatus, MCPCode: e.MCPCode,
+		})
 	}
 	return v
+}
+
+// Leased adds who holds the run. sign is when the record was last written, by the server's clock: whoever writes while it
+// holds the lease renews it.
+func (v *View) Leased(l *Lease, sign, now Time) {
+	if l == nil {
+		return
+	}
+	v.Lease = &LeaseView{Worker: l.Worker, Holder: l.Holder, SignAt: sign, Seconds: l.Seconds, Left: max(0, l.Seconds-now.Sub(sign).Seconds())}
 }
 
 // Due is when somebody must look at the run although nobody holds it: zero for never. A run under a lease is its holder's

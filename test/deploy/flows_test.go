@@ -119,6 +119,7 @@ func TestTheFlowsNeedNoMoreThanTheirPermissions(t *testing.T) {
 		}
 	}
 	operatorFlow(t, n)
+	inspectorFlow(t, n)
 	observerFlow(t, n)
 }
 
@@ -142,6 +143,26 @@ func operatorFlow(t *testing.T, n *natsServer) {
 	}
 	if m, err := nc.Request("$SRV.PING.agentrun-operator", nil, limit); err != nil || !strings.Contains(string(m.Data), "agentrun-operator") {
 		t.Errorf("no service found: %v", err)
+	}
+}
+
+// inspectorFlow sees what a run was asked and gave, and what else there is to see of it.
+func inspectorFlow(t *testing.T, n *natsServer) {
+	t.Helper()
+	nc, _ := n.client(t, "inspector")
+	for _, x := range []struct{ verb, tenant, request string }{
+		{"runs.get", "acme", `{"run_id":"ok"}`},
+		{"runs.list", "_all", `{}`},
+		{"deadletters.list", "acme", `{}`},
+		{"deadletters.get", "acme", `{"run_id":"unknown-tool"}`},
+	} {
+		if reply := call(t, nc, x.verb, x.tenant, x.request); reply["ok"] != true {
+			t.Errorf("%s: %v", x.verb, reply)
+		}
+	}
+	steps, _ := call(t, nc, "runs.payload", "acme", `{"run_id":"ok"}`)["steps"].([]any)
+	if len(steps) != 2 || steps[0].(map[string]any)["result"] == nil {
+		t.Errorf("args and results: %v", steps)
 	}
 }
 

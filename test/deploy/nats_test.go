@@ -28,7 +28,7 @@ const root = "../.."
 const limit = 20 * time.Second
 
 // users are those of deploy/nats/accounts.conf, and one of a second tenant.
-var users = []string{"sys", "publisher-acme", "publisher-globex", "operator", "observer", "executor", "reconciler", "auditor"}
+var users = []string{"sys", "publisher-acme", "publisher-globex", "operator", "inspector", "observer", "executor", "reconciler", "auditor"}
 
 func password(user string) string { return "password-of-" + user }
 

@@ -74,6 +74,12 @@ func TestWhatEachUserIsRefused(t *testing.T) {
 		"operator": append([]attempt{
 			{what: "publish a job", publish: "agentrun.jobs.default.acme.r1"},
 			{what: "read outcomes", subscribe: "agentrun.results.acme.>"},
+			{what: "see args and results", publish: "agentrun.op.runs.payload.acme"},
+		}, unprivileged...),
+		"inspector": append([]attempt{
+			{what: "publish a job", publish: "agentrun.jobs.default.acme.r1"},
+			{what: "cancel a run", publish: "agentrun.op.runs.cancel.acme"},
+			{what: "answer a letter", publish: "agentrun.op.deadletters.discard.acme"},
 		}, unprivileged...),
 		"observer": append([]attempt{
 			{what: "publish a job", publish: "agentrun.jobs.default.acme.r1"},

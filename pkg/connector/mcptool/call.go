@@ -113,9 +113,15 @@ func (t *tool) response(d *dispatch, r *connector.Request, offer *Offer) (out co
 	switch {
 	case d.status != 0:
 		fault, lost := t.statusFault(d)
-		return connector.Response{Fault: fault}, lost
+		out = connector.Response{Status: d.status, Fault: fault}
+		if d.fault != nil {
+			out.MCPCode = int(d.fault.Code)
+		}
+		return out, lost
 	case d.fault != nil:
-		return t.protocolError(d.fault, r.BodyMax), false
+		out = t.protocolError(d.fault, r.BodyMax)
+		out.MCPCode = int(d.fault.Code)
+		return out, false
 	case d.failure != connector.Answered:
 		return connector.Response{Failure: d.failure}, false
 	}

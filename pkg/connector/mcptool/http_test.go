@@ -1,10 +1,12 @@
 package mcptool_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -120,6 +122,9 @@ func TestProtocolErrors(t *testing.T) {
 			if got.OK || got.Row.Code != want || got.NotSent {
 				t.Errorf("%d, %s: %+v", c.code, effect, got)
 			}
+			if n := json.Number(strconv.Itoa(c.code)); got.Details["mcp_code"] != n || got.Seen.MCPCode != c.code {
+				t.Errorf("%d, %s: details %v, seen %+v", c.code, effect, got.Details, got.Seen)
+			}
 		}
 		if n := p.count("tools/call"); n != 2 {
 			t.Errorf("%d: two calls were %d requests", c.code, n)
@@ -156,6 +161,9 @@ func TestStatuses(t *testing.T) {
 				got := compile(t, p, effect, nil).Caller.Call(t.Context(), call(`{}`))
 				if got.OK || got.NotSent || got.Row.Code != want[i] {
 					t.Errorf("%s: %+v", effect, got)
+				}
+				if status >= 300 && got.Details["http_status"] != json.Number(strconv.Itoa(status)) {
+					t.Errorf("%s: details %v", effect, got.Details)
 				}
 				if status == 429 && got.RetryAfter != 7000 {
 					t.Errorf("wait of %d ms", got.RetryAfter)
