@@ -136,14 +136,14 @@ func TestJournalCommands(t *testing.T) {
 		j := journaltest.OpenAt(t, path, journal.Options{})
 		intent := agentrun.Intent{
 			Dispatch: "0190f8f0-0000-7000-8000-000000000001", Tenant: "acme", RunID: "run_1", Queue: "default", Step: "pay", Tool: "apply_credit",
-			Args: json.RawMessage(`{"card":"4242"}`), Attempt: 1, Proposal: 1, Key: "acme/run_1/pay", At: 1764583200000,
+			Args: json.RawMessage(`{"card":"card-of-ann"}`), Attempt: 1, Proposal: 1, Key: "acme/run_1/pay", At: 1764583200000,
 		}
 		if err := j.Write(context.Background(), agentrun.Entry{Intent: &intent}); err != nil {
 			t.Fatal(err)
 		}
 	})
 	code, out, errs := command(t, nil, "", "journal", "ls", "--data", dir)
-	if code != 0 || !strings.Contains(out, "acme/run_1/pay") || !strings.Contains(out, "no reply known") || strings.Contains(out, "4242") {
+	if code != 0 || !strings.Contains(out, "acme/run_1/pay") || !strings.Contains(out, "no reply known") || strings.Contains(out, "card-of-ann") {
 		t.Errorf("ls: exit code %d, stdout %q, stderr %q", code, out, errs)
 	}
 	code, out, errs = command(t, nil, "", "journal", "ls", "--data", dir, "--json", "--unsettled")

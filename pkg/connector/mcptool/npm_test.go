@@ -130,7 +130,7 @@ func TestEverythingServer(t *testing.T) {
 			if got := do("echo", `{"message":"12345678901234567890"}`, nil); !strings.Contains(string(got.Result), "12345678901234567890") {
 				t.Errorf("echo: %+v", got)
 			}
-			if got := do("get-sum", `{"a":2,"b":3}`, nil); !got.OK || !strings.Contains(string(got.Result), "5") {
+			if got := do("get-sum", `{"a":2,"b":3}`, nil); !got.OK || !strings.Contains(string(got.Result), "sum of 2 and 3 is 5") {
 				t.Errorf("get-sum: %+v", got)
 			}
 			got := do("get-structured-content", `{"location":"New York"}`, func(s *connector.Spec) { s.EvidenceRef = "string(body.temperature)" })
