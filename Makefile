@@ -7,7 +7,7 @@ GOLDEN = $(sort $(dir $(shell grep -rl --include=*_test.go 'flag.Bool."update"' 
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race sim crash fuzz bench lint fmt golden demo up down ci generated
+.PHONY: help build test full race sim crash fuzz bench lint fmt golden demo up down ci generated
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,11 +18,20 @@ build: ## build both commands into bin/
 demo: build ## run a billing case with everything in one process
 	./bin/executor demo
 
-test: ## run all tests
-	$(GO) test ./...
+# vet is part of lint, and binaries that live for seconds need no debugger's tables.
+TESTFLAGS = -vet=off -ldflags='-s -w'
+
+test: ## run the tests; the longest are left out or shortened (-short), and named at the end
+	$(GO) test -short $(TESTFLAGS) ./...
+	@echo "left out or shortened here, whole in make full and make ci:" && \
+	grep -rl --include=*_test.go 'testing\.Short()' . | sort | xargs awk '/^func / {name = $$2; sub(/\(.*/, "", name)} \
+		/testing\.Short\(\)/ {file = FILENAME; sub("^./", "", file); sub("/[^/]*$$", "", file); print "  " file " " name}' | uniq
+
+full: ## run all tests whole: what make test leaves out (worlds, sweeps, kills, upgrades) takes minutes
+	$(GO) test $(TESTFLAGS) -timeout 20m ./...
 
 race: ## run the tests with the race detector; the longest are left out or shortened (-short)
-	$(GO) test -race -short ./...
+	$(GO) test -race -short $(TESTFLAGS) ./...
 
 sim: ## play seeded worlds (SEED= repeats one, N= how many; 20000 take about 3 minutes on 2 cores)
 	$(GO) test ./internal/sim -count=1 -timeout 0 -v -run 'TestWorld$$' -sim.seed=$(or $(SEED),1) -sim.n=$(or $(N),$(if $(SEED),1,20000))
@@ -72,4 +81,4 @@ down: deploy/.env ## stop what make up started; the volumes stay
 deploy/.env:
 	umask 077; deploy/passwords.sh > $@
 
-ci: lint generated test race ## everything that must hold before a change is merged
+ci: lint generated full race ## everything that must hold before a change is merged

@@ -205,7 +205,11 @@ func TestSubmitWithoutWaiting(t *testing.T) {
 func TestSubmitPassesTheTraceOn(t *testing.T) {
 	server := bustest.Start(t)
 	f := standIn(t, server.URL)
-	jobs, err := server.Conn().SubscribeSync("agentrun.jobs.>")
+	conn := server.Conn()
+	jobs, err := conn.SubscribeSync("agentrun.jobs.>")
+	if err == nil {
+		err = conn.Flush() // the job comes on another connection: only now is it sure to come later than the subscription
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

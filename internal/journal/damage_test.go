@@ -216,10 +216,15 @@ func TestFlippedBytesAreRefused(t *testing.T) {
 		flip(0, at)
 		flip(1, at)
 	}
-	// The root is one page among many, and its values are numbers without a checksum of their own: every byte of it.
+	// The root is one page among many, and its values are numbers without a checksum of their own: every byte of it,
+	// under -short every seventh.
 	for _, id := range pages {
 		if page := b[id*size : (id+1)*size]; bytes.Contains(page, []byte("unsettled")) {
-			for at := range len(bytes.TrimRight(page, "\x00")) + 8 {
+			step := 1
+			if testing.Short() {
+				step = 7
+			}
+			for at := 0; at < len(bytes.TrimRight(page, "\x00"))+8; at += step {
 				flip(id, at)
 			}
 		}

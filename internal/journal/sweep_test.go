@@ -95,18 +95,18 @@ func TestSweepGoesOnBehindWhatItKeeps(t *testing.T) {
 }
 
 // Field case 28: 200,000 jobs with a short retention. The file stays bounded, and a commit at the end takes about as long
-// as one of a new journal. Under -short a tenth of the jobs.
+// as one of a new journal. Under -short a twentieth of the jobs and of the retention.
 func TestManyJobsWithShortRetention(t *testing.T) {
-	jobs := 200_000
+	const writers = 64
+	jobs, keep := 200_000, 5_000 // keep: jobs within the retention
 	if testing.Short() {
-		jobs = 20_000
+		jobs, keep = jobs/20, keep/20
 	}
-	const writers, keep = 64, 5_000 // jobs within the retention
 	path := filepath.Join(t.TempDir(), "journal.db")
 	var mu sync.Mutex
 	clock := time.Now()
 	j := journaltest.OpenAt(t, path, journal.Options{
-		Retention: keep * time.Second, // a job a second, by the test's clock
+		Retention: time.Duration(keep) * time.Second, // a job a second, by the test's clock
 		Now:       func() time.Time { mu.Lock(); defer mu.Unlock(); return clock },
 	})
 	var size int64 // when the journal is as full as it gets
@@ -132,12 +132,12 @@ func TestManyJobsWithShortRetention(t *testing.T) {
 		at := clock
 		mu.Unlock()
 		work <- at
-		if n%1000 == 0 {
+		if n%(keep/5) == 0 {
 			if _, err := j.Sweep(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if n == 4*keep || testing.Short() && n == 2*keep {
+		if n == 4*keep {
 			size = fileSize(t, path)
 		}
 	}

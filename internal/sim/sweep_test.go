@@ -449,6 +449,9 @@ func TestSweepPairs(t *testing.T) {
 	if raced {
 		t.Skip("under the race detector TestSweep alone runs: this repeats its interleavings")
 	}
+	if testing.Short() {
+		t.Skip("-short: thousands of pairs take a minute")
+	}
 	t.Parallel()
 	began, runs := time.Now(), 0
 	for i := range scenarios {

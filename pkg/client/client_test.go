@@ -27,6 +27,7 @@ func step(name, tool, args string) run.JobStep {
 
 // A job that is submitted again gets the answer that it got; one that amends a step waits for the new end.
 func TestSubmitAndWaitAgain(t *testing.T) {
+	t.Parallel() // it waits
 	i, nc := installed(t)
 	c := newClient(t, nc)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -19,6 +19,7 @@ import (
 // On three servers with replicated streams a watch outlives the server that it is connected to, and whoever had its
 // consumer.
 func TestWatchOnACluster(t *testing.T) {
+	t.Parallel() // it waits
 	cluster := bustest.StartCluster(t)
 	conn, err := bus.Connect(bus.Options{URL: cluster.URL, Name: "test", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {

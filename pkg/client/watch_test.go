@@ -203,6 +203,7 @@ func TestWatchReadsAgainWhatWasLost(t *testing.T) {
 
 // A run with far more outcomes than a watch holds back at once is read to its end, by a reader that is slower than the server.
 func TestWatchReadsALongRun(t *testing.T) {
+	t.Parallel() // it waits
 	s := bustest.Start(t)
 	js := streams(t, s.URL, 0)
 	const steps = 5000
@@ -340,6 +341,7 @@ func TestLeastPermissions(t *testing.T) {
 // A user who may make no consumer and read the last outcomes only, as deploy/nats has it, never misses a run's end: not one
 // from before, nor one that was published while the connection was away.
 func TestLastOutcomesAreEnoughForTheEnd(t *testing.T) {
+	t.Parallel() // it waits
 	s := bustest.Start(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "admin", Password: "pw"}, {Username: "shop", Password: "pw", Permissions: &server.Permissions{
 			Publish:   &server.SubjectPermission{Allow: []string{"agentrun.jobs.*.acme.*", "$JS.API.DIRECT.GET.AGENTRUN_RESULTS.agentrun.results.acme.*.*"}},

@@ -121,6 +121,7 @@ func TestTheDoctorFindsAServerThatCannotStore(t *testing.T) {
 
 // TestTheDoctorFindsWhatIsWrong: every fault is a finding that says how to mend it.
 func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
+	t.Parallel() // it waits
 	file := filepath.Join(t.TempDir(), "nats.conf")
 	writeFile(t, file, "max_payload: 64KiB\njetstream {store_dir: \"/replaced\"}\n"+
 		"authorization { users: [{user: all, password: p}, {user: none, password: p, permissions: {publish: \"$JS.API.STREAM.INFO.AGENTRUN_RUNS\", subscribe: \"_INBOX_none.>\"}}] }\n")

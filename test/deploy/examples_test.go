@@ -80,6 +80,9 @@ func publisherEnvironment(n *natsServer) []string {
 // TestTypeScriptExample compiles and runs it against a real executor, as a publisher; the second time the run has ended
 // already, and is told as it ended.
 func TestTypeScriptExample(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: npm and its compiler take ten seconds")
+	}
 	node, npm := need(t, "node", "nodejs"), need(t, "npm", "npm")
 	dir := t.TempDir()
 	for _, name := range []string{"package.json", "package-lock.json", "tsconfig.json", "src/publish.ts"} {

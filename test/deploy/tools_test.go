@@ -88,6 +88,9 @@ var goBuild = regexp.MustCompile(`(?m)^RUN CGO_ENABLED=0 (go build .*) -o /out/ 
 // TestTheImagesBinaries builds with the Dockerfile's own command, twice, from what its .dockerignore lets through: the
 // binaries are static and the same byte for byte.
 func TestTheImagesBinaries(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: both binaries are built twice")
+	}
 	m := goBuild.FindStringSubmatch(read(t, "deploy/Dockerfile"))
 	if m == nil {
 		t.Fatal("the Dockerfile has no line RUN CGO_ENABLED=0 go build … -o /out/ …")

@@ -157,6 +157,7 @@ func (p *peer) Script(s connectortest.Script) {
 func (p *peer) Arrived() <-chan connectortest.Seen { return p.arrived }
 
 func TestConformance(t *testing.T) {
+	t.Parallel() // it waits
 	connectortest.Run(t, func(t *testing.T) connectortest.Peer { return newPeer(t) })
 }
 

@@ -82,6 +82,7 @@ func TestLeftTheGroup(t *testing.T) {
 }
 
 func TestTimeoutKillsTheGroup(t *testing.T) {
+	t.Parallel() // it waits
 	for _, how := range []string{"timeout", "cancel"} {
 		t.Run(how, func(t *testing.T) {
 			dir := t.TempDir()

@@ -2,6 +2,7 @@ package mcptool_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"net"
 	"os"
@@ -28,7 +29,41 @@ var npm struct {
 	why  string
 }
 
-// npmProgram returns the script of one of npmServers. They are installed once, for all tests of this process.
+// installed is the directory of npmServers. It is kept in the user's cache directory under a name that tells the versions:
+// npm takes ten seconds even when it has everything. It gets that name only once it is whole.
+func installed() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(strings.Join(npmServers, " ")))
+	dir := filepath.Join(cache, fmt.Sprintf("agentrun-test-npm-%x", sum[:8]))
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return "", err
+	}
+	fresh, err := os.MkdirTemp(cache, "agentrun-test-npm-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(fresh)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	args := append([]string{"install", "--prefix", fresh, "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"}, npmServers...)
+	if out, err := exec.CommandContext(ctx, "npm", args...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("npm install: %w\n%s", err, out)
+	}
+	if err := os.Rename(fresh, dir); err != nil {
+		if _, there := os.Stat(dir); there != nil { // else another test process was faster
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// npmProgram returns the script of one of npmServers.
 func npmProgram(t *testing.T, name string) string {
 	t.Helper()
 	npm.once.Do(func() {
@@ -38,30 +73,16 @@ func npmProgram(t *testing.T, name string) string {
 				return
 			}
 		}
-		dir, err := os.MkdirTemp("", "mcptool-npm-")
+		dir, err := installed()
 		if err != nil {
 			npm.why = err.Error()
-			return
 		}
 		npm.dir = dir
-		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-		defer cancel()
-		args := append([]string{"install", "--prefix", dir, "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"}, npmServers...)
-		if out, err := exec.CommandContext(ctx, "npm", args...).CombinedOutput(); err != nil {
-			npm.why = fmt.Sprintf("npm install: %v\n%s", err, out)
-		}
 	})
 	if npm.why != "" {
 		t.Skip("the servers of the npm registry are not tested: " + npm.why)
 	}
 	return filepath.Join(npm.dir, "node_modules", ".bin", "mcp-"+name)
-}
-
-// removeNPM removes what npmProgram has installed, after all tests.
-func removeNPM() {
-	if npm.dir != "" {
-		_ = os.RemoveAll(npm.dir)
-	}
 }
 
 func mcpTool(t *testing.T, kind *mcptool.Kind, server, name string, effect envelope.Effect, edit func(*connector.Spec)) *connector.Tool {

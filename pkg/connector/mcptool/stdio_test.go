@@ -171,6 +171,7 @@ func gone(t *testing.T, pid int) {
 }
 
 func TestServerThatNeverBegins(t *testing.T) {
+	t.Parallel() // it waits
 	for _, flaw := range []string{"dies at once", "never begins", "logs to standard output"} {
 		t.Run(flaw, func(t *testing.T) {
 			s := newFlawed(t, flaw)
@@ -241,6 +242,7 @@ func TestServerThatDiedMeanwhile(t *testing.T) {
 
 // A call that a hung server lets run out of time is lost. The server does not answer a ping either, and is replaced.
 func TestServerThatHangs(t *testing.T) {
+	t.Parallel() // it waits
 	s := newFlawed(t, "hangs")
 	if got := s.call(t, 3*time.Second, `{}`); !got.NoReply || got.Row.Code != envelope.CodeOutcomeUnknown {
 		t.Fatalf("got %+v", got)
@@ -254,6 +256,7 @@ func TestServerThatHangs(t *testing.T) {
 
 // A server that does not read holds up a call that does not fit into the pipe; what was cut off has broken the stream.
 func TestServerThatStopsReading(t *testing.T) {
+	t.Parallel() // it waits
 	s := newFlawed(t, "stops reading")
 	big := `{"a":"` + strings.Repeat("x", 1<<20) + `"}`
 	if got := s.call(t, 3*time.Second, big); !got.NoReply || got.NotSent {
@@ -269,6 +272,7 @@ func TestServerThatStopsReading(t *testing.T) {
 }
 
 func TestServerThatTalksWithoutEnd(t *testing.T) {
+	t.Parallel() // it waits
 	s := newFlawed(t, "talks without end")
 	if got := s.call(t, 3*time.Second, `{}`); !got.NoReply || got.NotSent {
 		t.Fatalf("got %+v", got)
