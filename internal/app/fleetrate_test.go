@@ -10,8 +10,13 @@ import (
 	"time"
 )
 
-// A fleet-wide rate holds within a tenth over four executors: each keeps to its part of it.
+// A fleet-wide rate holds over four executors: each keeps to its part of it. More than a tenth above it is too much. Less is
+// what a busy machine makes of it; half of it would be a part that is wrong. TestFleetCount and TestGreetingsAreCounted
+// pin the parts themselves.
 func TestFleetRate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: a rate shows over ten seconds of wall time only")
+	}
 	const perSecond, jobs = 40, 240
 	s := newStack(t)
 	config := strings.ReplaceAll(stackConfig, "PROVIDER", s.URL) + fmt.Sprintf(`  shared:
@@ -53,7 +58,7 @@ func TestFleetRate(t *testing.T) {
 	const first, last = 80, 200
 	rate := float64(last-first) / at[last].Sub(at[first]).Seconds()
 	t.Logf("%.1f calls per second, configured are %d", rate, perSecond)
-	if rate > 1.1*perSecond || rate < 0.9*perSecond {
+	if rate > 1.1*perSecond || rate < 0.5*perSecond {
 		t.Fatalf("%.1f calls per second over four executors, configured are %d", rate, perSecond)
 	}
 }

@@ -114,6 +114,8 @@ func flag(set bool, bit byte) byte {
 	return 0
 }
 
+// encodeEffect leaves Reply.Seen out: it decides nothing, and one field more would keep the version before from opening
+// the file.
 func encodeEffect(e *run.EffectFact) ([]byte, error) {
 	p := &e.Reply
 	b := make([]byte, 0, 128+len(p.Result))

@@ -47,6 +47,7 @@ func TestEveryFieldSurvives(t *testing.T) {
 	n := 0
 	fillValue(t, reflect.ValueOf(&intent).Elem(), &n)
 	fillValue(t, reflect.ValueOf(&effect).Elem(), &n)
+	effect.Reply.Seen = envelope.Seen{} // not kept: see encodeEffect
 
 	gotIntent, err := decodeIntent(intent.Dispatch, encodeIntent(&intent))
 	if err != nil || !reflect.DeepEqual(gotIntent, intent) {

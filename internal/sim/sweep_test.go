@@ -480,6 +480,9 @@ func TestSweepPairs(t *testing.T) {
 
 // TestSweepBolt: each crash again with a real journal.
 func TestSweepBolt(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: a journal of its own for each of a thousand crashes takes half a minute")
+	}
 	if raced {
 		t.Skip("under the race detector TestSweep alone runs: this repeats its interleavings")
 	}
