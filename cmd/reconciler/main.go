@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/child"
 )
 
 const name = "reconciler"
@@ -32,6 +33,9 @@ type serveCommand struct {
 }
 
 func main() {
+	if code, was := child.Init(); was {
+		os.Exit(code)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal stops in good order; after it the handler is gone, so that a second one ends the process at once.
 	context.AfterFunc(ctx, stop)

@@ -38,6 +38,13 @@ func Compile(spec Spec, kinds ...Kind) (*Tool, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o, ok := transport.(Outliving); ok && o.Outlives() && spec.Effect == envelope.Write && spec.Verify != nil &&
+		spec.Verify.HasWindow && spec.Verify.ConsistencyWindow < spec.Timeout {
+		return nil, &SpecError{
+			Path:    []any{"verify", "consistency_window"},
+			Message: fmt.Sprintf("must be at least the timeout (%s): on this system a program that the tool has started may go on after the executor has died", spec.Timeout),
+		}
+	}
 	c, err := newClassifier(&spec, kind)
 	if err != nil {
 		return nil, err

@@ -46,6 +46,12 @@ type Transport interface {
 	RoundTrip(ctx context.Context, r *Request) Response
 }
 
+// Outliving is a Transport whose requests may go on when their call, or this process, has ended: what they still do then, a
+// lookup that is sent earlier does not see. Of a write by one that says so the consistency window must cover its timeout.
+type Outliving interface {
+	Outlives() bool
+}
+
 // Request is one call or lookup on its way to the far side.
 type Request struct {
 	*Call

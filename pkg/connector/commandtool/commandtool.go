@@ -8,9 +8,11 @@
 //	AGENTRUN_IDEMPOTENCY_KEY  the key of this dispatch, or of the one that is looked up
 //	TRACEPARENT               the trace context, where there is one
 //
-// A program that cannot be started has done nothing. One that runs out of time, or whose call is cancelled, is killed with
-// its whole process group, and so is what it leaves behind in that group when it ends: a call's effects end with the call.
-// On Linux it is killed with this process too. A process that moves to a group of its own escapes all that.
+// A program that cannot be started has done nothing. A call's effects end with the call: when the program ends, runs out of
+// time or is cancelled, or when this process ends, however it ends, everything that the program has started is killed, also
+// what has made a session of its own or has forked twice. What is to go on must be started by somebody else, a service
+// manager for example. That holds on Linux, with /proc mounted: see package child. Elsewhere only the program itself is
+// killed, nothing happens when this process dies, and a write's consistency window must cover its timeout.
 package commandtool
 
 import (
@@ -21,8 +23,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentrun/executor/internal/child"
 	"github.com/agentrun/executor/pkg/connector"
-	"github.com/agentrun/executor/pkg/connector/internal/child"
 )
 
 // Names of what the runtime adds to the environment.
@@ -71,6 +73,9 @@ type transport struct {
 
 // CheckArgs implements connector.Transport: any object can be written to a pipe.
 func (*transport) CheckArgs(map[string]any) (string, bool) { return "", true }
+
+// Outlives implements connector.Outliving.
+func (*transport) Outlives() bool { return !child.Contained }
 
 // RoundTrip implements connector.Transport.
 func (t *transport) RoundTrip(ctx context.Context, r *connector.Request) connector.Response {
@@ -133,8 +138,8 @@ func killed(ctx context.Context, c *child.Child) connector.Response {
 	return connector.Response{Failure: connector.NoReply}
 }
 
-// result is what a program that has ended has said. Everything that it wrote is in the pipe by now; a process that left
-// its group may hold the pipe open, so its end is not waited for.
+// result is what a program that has ended has said. Everything that it wrote is in the pipe by now; whoever was handed the
+// pipe, or escaped, may hold it open, so its end is not waited for.
 func result(c *child.Child, out *output, read <-chan struct{}) connector.Response {
 	if err := c.Finish(read, out, out.limit+pipeMax); err != nil {
 		return connector.Response{Failure: connector.Unreadable, ExitCode: c.Code()}

@@ -1,7 +1,6 @@
 package commandtool_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -66,21 +65,6 @@ func TestLeftBehind(t *testing.T) {
 	gone(t, pidIn(t, path))
 }
 
-// A process that leaves the group lives on, but the call does not wait for it, and gets all that was written before.
-func TestLeftTheGroup(t *testing.T) {
-	if _, err := exec.LookPath("setsid"); err != nil {
-		t.Skip("no setsid on this machine")
-	}
-	path := filepath.Join(t.TempDir(), "pid")
-	script := fmt.Sprintf(`setsid sh -c 'echo $$ > %s.part; mv %s.part %s; exec sleep 600' & while [ ! -f %s ]; do :; done; head -c 4000 /dev/zero | tr '\0' '7'`, path, path, path, path)
-	got := shell(t, envelope.Write, script, nil).Caller.Call(t.Context(), call(`{}`))
-	pid := pidIn(t, path)
-	defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
-	if !got.OK || len(got.Result) != 4000 {
-		t.Fatalf("got %+v", got)
-	}
-}
-
 func TestTimeoutKillsTheGroup(t *testing.T) {
 	t.Parallel() // it waits
 	for _, how := range []string{"timeout", "cancel"} {
@@ -115,11 +99,149 @@ func TestTimeoutKillsTheGroup(t *testing.T) {
 	}
 }
 
+// ways are how a program gets something out of its own hands. Each starts last.sh, which says its process id and stays.
+var ways = map[string]string{
+	"background": `sh last.sh said &`,
+	"deaf":       `(trap '' HUP TERM INT; sh last.sh said) &`,
+	"session":    `setsid sh last.sh said &`,
+	"twice":      `(setsid sh -c 'sh last.sh said &' &)`,
+	"deep":       `sh -c 'sh -c "sh -c \"sh last.sh said; :\"; :"; :' &`,
+}
+
+// stage is a directory with last.sh and two pipes: what last.sh says is read from one, and a script that reads the other goes
+// on when it is told.
+type stage struct{ dir string }
+
+func newStage(t *testing.T) stage {
+	t.Helper()
+	s := stage{t.TempDir()}
+	if err := os.WriteFile(filepath.Join(s.dir, "last.sh"), []byte("echo $$ > $1; exec sleep 600"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"said", "on"} {
+		if err := syscall.Mkfifo(filepath.Join(s.dir, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func (s stage) script(lines string) string { return "cd " + s.dir + "; " + lines }
+
+// last is the process that was started last; it runs.
+func (s stage) last(t *testing.T) int {
+	t.Helper()
+	pid := pidIn(t, filepath.Join(s.dir, "said"))
+	if !alive(pid) {
+		t.Fatalf("process %d has not lived to see the test", pid)
+	}
+	return pid
+}
+
+func (s stage) goOn(t *testing.T) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(s.dir, "on"), []byte("on\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func needSetsid(t *testing.T, way string) {
+	t.Helper()
+	if _, err := exec.LookPath("setsid"); err != nil && strings.Contains(way, "setsid") {
+		t.Skip("no setsid on this machine")
+	}
+}
+
+// Whatever a program has started ends with its call, and the call has all that was written before.
+func TestNothingOutlivesItsCall(t *testing.T) {
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			needSetsid(t, way)
+			s := newStage(t)
+			done := make(chan envelope.Reply, 1)
+			tool := shell(t, envelope.Write, s.script(way+"\n"+`head -c 4000 /dev/zero | tr '\0' '7'; read x < on`), nil)
+			go func() { done <- tool.Caller.Call(t.Context(), call(`{}`)) }()
+			pid := s.last(t)
+			s.goOn(t)
+			if got := <-done; !got.OK || len(got.Result) != 4000 {
+				t.Errorf("got %+v", got)
+			}
+			if alive(pid) {
+				t.Errorf("%d has outlived the call", pid)
+			}
+		})
+	}
+}
+
+// The process that called is killed: so is whatever the program has started, also in its other ways, before it can do
+// anything that a lookup would have missed.
+func TestNothingOutlivesTheCaller(t *testing.T) {
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			needSetsid(t, way)
+			s := newStage(t)
+			parent := exec.Command(os.Args[0])
+			parent.Env = append(os.Environ(), callVariable+"="+s.script(way+"\n"+`sleep 600`))
+			if err := parent.Start(); err != nil {
+				t.Fatal(err)
+			}
+			pid := s.last(t)
+			if err := parent.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			var exit *exec.ExitError
+			if err := parent.Wait(); !errors.As(err, &exit) {
+				t.Fatal(err)
+			}
+			gone(t, pid)
+		})
+	}
+}
+
+// A guard that is killed takes the program and its group with it; the call ends, and says that its end is not known.
+func TestGuardIsKilled(t *testing.T) {
+	s := newStage(t)
+	done := make(chan envelope.Reply, 1)
+	tool := shell(t, envelope.Write, s.script(`sh last.sh said & echo $PPID > guard; read x < on`), nil)
+	go func() { done <- tool.Caller.Call(t.Context(), call(`{}`)) }()
+	pid := s.last(t)
+	var guard int
+	for guard == 0 {
+		b, _ := os.ReadFile(filepath.Join(s.dir, "guard"))
+		guard, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+	}
+	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-done; got.OK || got.NotSent || got.Row.Code != envelope.CodeOutcomeUnknown {
+		t.Errorf("got %+v", got)
+	}
+	gone(t, pid)
+}
+
+// A service manager that sends its signal to every process of a service stops no call by that.
+func TestSignalsToTheGuard(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		s := newStage(t)
+		done := make(chan envelope.Reply, 1)
+		tool := shell(t, envelope.Write, s.script(`echo $PPID > said; read x < on; kill -s TERM $$`), nil)
+		go func() { done <- tool.Caller.Call(t.Context(), call(`{}`)) }()
+		guard := s.last(t)
+		if err := syscall.Kill(guard, signal); err != nil {
+			t.Fatal(err)
+		}
+		s.goOn(t)
+		// The program itself hears its signals as usual.
+		if got := <-done; got.OK || got.NoReply || got.Row.Code != envelope.CodeOutcomeUnknown {
+			t.Errorf("%s: %+v", signal, got)
+		}
+	}
+}
+
 // caller is a process that calls a tool that never ends.
-func caller(ready string) int {
+func caller(script string) int {
 	spec := connector.Spec{
-		Name: "x", Effect: envelope.Write,
-		Kind: connector.KindSpec{Command: &connector.CommandSpec{Argv: []string{"/bin/sh", "-c", "echo $$ > " + ready + "; exec sleep 600"}}},
+		Name: "x", Effect: envelope.Write, Kind: connector.KindSpec{Command: &connector.CommandSpec{Argv: []string{"/bin/sh", "-c", script}}},
 	}
 	tool, err := connector.Compile(spec, commandtool.New())
 	if err != nil {
@@ -127,38 +249,4 @@ func caller(ready string) int {
 	}
 	tool.Caller.Call(context.Background(), call(`{}`))
 	return 0
-}
-
-// A program dies with the process that called it, even when that is killed; other threads of it may end before.
-func TestDiesWithItsParent(t *testing.T) {
-	ready := filepath.Join(t.TempDir(), "ready")
-	if err := syscall.Mkfifo(ready, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	parent := exec.Command(os.Args[0])
-	parent.Env = append(os.Environ(), callVariable+"="+ready)
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Open(ready)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	line, err := bufio.NewReader(f).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil || !alive(pid) {
-		t.Fatalf("%q: %v", line, err)
-	}
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	var exit *exec.ExitError
-	if err := parent.Wait(); !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	gone(t, pid)
 }

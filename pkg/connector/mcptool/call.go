@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/agentrun/executor/internal/child"
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -36,6 +37,9 @@ type tool struct {
 	effect    envelope.Effect
 	hasOutput bool // the config has a schema of its own for the result
 }
+
+// Outlives implements connector.Outliving.
+func (t *tool) Outlives() bool { return len(t.server.spec.Command) > 0 && !child.Contained }
 
 // CheckArgs implements connector.Transport: any object is arguments.
 func (*tool) CheckArgs(map[string]any) (string, bool) { return "", true }

@@ -10,7 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentrun/executor/pkg/connector"
-	"github.com/agentrun/executor/pkg/connector/internal/child"
+	"github.com/agentrun/executor/internal/child"
 )
 
 // exitPatience is how long a server has to end by itself after its input has ended.
