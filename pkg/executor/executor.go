@@ -2,6 +2,7 @@
 // tools beside those of its config file:
 //
 //	func main() { executor.Main(refund) }
+//
 // On Linux the program is also started again for each command tool's call and each MCP server, with argv[0] agentrun-guard: that
 // process ends before main, during package initialisation, which must therefore have no effects outside the process.
 //

@@ -9,8 +9,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/internal/child"
+	"github.com/agentrun/executor/pkg/connector"
 )
 
 // exitPatience is how long a server has to end by itself after its input has ended.
