@@ -134,7 +134,7 @@ func waitEnd(t *testing.T, results *Results, id run.ID, limit time.Duration) Tol
 // in: the record changes without that one, and what wakes the run reaches it.
 func TestAStepBlockedByAnUnknownOneIsLetGo(t *testing.T) {
 	const longLease = time.Minute // nothing may wait for its end
-	const runs = 2               // each waits for the windows of its writes
+	const runs = 2                // each waits for the windows of its writes
 	f, results := follow(t, longLease, 1, func(q *Request) string {
 		if q.Nth == 1 && strings.HasSuffix(q.Ref, "/w1") {
 			return "late,drop"
