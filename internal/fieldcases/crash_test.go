@@ -244,12 +244,15 @@ func TestCase18ADeathBeforeTheRequestCostsNoAttempt(t *testing.T) {
 	})
 }
 
+// killsExecutor is a command that ends the executor that started it: the parent of its own parent, which is its guard.
+const killsExecutor = "    command: {argv: [/bin/sh, -c, \"kill -9 $(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status)\"]}\n"
+
 // A job whose tool kills its worker each time: after a few crashes it is a poison job with its history, and the others go
 // on.
 func TestCase21PoisonJob(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, time.Second, tool{name: "poison"}, tool{name: "poisonwrite", write: true},
-		tool{name: "poisoncommand", extra: "    command: {argv: [\"/bin/sh\", \"-c\", \"kill -9 $PPID\"]}\n"}, tool{name: "good"})
+		tool{name: "poisoncommand", extra: killsExecutor}, tool{name: "good"})
 	w.reconciler("r1")
 	w.follow()
 	p := w.process("executor", "w1", true)
