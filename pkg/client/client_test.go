@@ -275,5 +275,7 @@ func TestRunCalls(t *testing.T) {
 	if r, err := c.Wait(ctx, "acme", "r2"); err != nil || r.Outcome != envelope.Cancelled {
 		t.Errorf("%+v, %v", r, err)
 	}
+	_, err = c.DiscardRun(ctx, "acme", client.DiscardRunRequest{RunID: "r1", By: "ada", Reason: "it looks odd"})
+	is(t, "discarding a run whose record is whole", err, client.ErrNotAllowed)
 	close(i.hold)
 }

@@ -3,8 +3,11 @@ package client_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/agentrun/executor/internal/operator"
 )
 
 // The code in docs/client.md is the examples', line by line, which the compiler and the tests hold.
@@ -36,5 +39,38 @@ func TestDocsShowTheExamples(t *testing.T) {
 	}
 	if lines < 20 {
 		t.Errorf("docs/client.md has only %d lines of Go", lines)
+	}
+}
+
+// Every operator call has a method here, and docs/client.md names it.
+func TestEveryOperatorCallHasAMethod(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "client.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var source strings.Builder
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source.Write(text)
+	}
+	for _, c := range operator.Calls() {
+		method := regexp.MustCompile(`func \(c \*Client\) ([A-Z]\w*)\([^\n]*\n(?:[^}\n][^\n]*\n|\n)*?[^\n]*"` + regexp.QuoteMeta(c.Name()) + `"`).FindStringSubmatch(source.String())
+		if method == nil {
+			t.Errorf("%s has no method", c.Name())
+			continue
+		}
+		if !strings.Contains(string(page), "`"+method[1]+"`") {
+			t.Errorf("docs/client.md does not name %s, which makes %s", method[1], c.Name())
+		}
 	}
 }

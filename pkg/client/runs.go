@@ -75,6 +75,21 @@ func (c *Client) CancelRun(ctx context.Context, tenant string, q CancelRequest) 
 	return r.State, err
 }
 
+// DiscardRunRequest ends a run whose stored record breaks a rule.
+type DiscardRunRequest struct {
+	RunID  string `json:"run_id"`
+	By     string `json:"by"`
+	Reason string `json:"reason"`
+}
+
+// DiscardRun ends a run whose stored record breaks a rule and is left alone by everybody; the record is kept as it was
+// found. It returns the run's state then. ErrNotAllowed: the record is whole, see CancelRun.
+func (c *Client) DiscardRun(ctx context.Context, tenant string, q DiscardRunRequest) (state string, err error) {
+	var r stateReply
+	err = c.call(ctx, "runs.discard", tenant, callWithin, q, &r)
+	return r.State, err
+}
+
 // ReportRequest is what a program learned about a write, for example from a webhook.
 type ReportRequest struct {
 	RunID       string               `json:"run_id"`
