@@ -2,6 +2,7 @@ package observe
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,10 +11,12 @@ import (
 
 // Readiness answers /readyz from named conditions and warnings. A process is ready when no condition stands; a warning is
 // shown and keeps it ready. Conditions come in two ways: they are set and cleared by whoever learns of them (starting,
-// draining), or they are asked for at each request (connected?). Safe for concurrent use.
+// draining), or they are asked for at each request (connected?). Where many may meet the same trouble at once, as runs do,
+// the condition stands while any of them has it. Safe for concurrent use.
 type Readiness struct {
 	mu       sync.Mutex
 	reasons  map[string]string
+	shared   map[string]map[string]string // name, who, reason
 	warnings map[string]string
 	checks   map[string]func() string
 }
@@ -22,8 +25,8 @@ type Readiness struct {
 func NewReadiness() *Readiness {
 	return &Readiness{
 		reasons:  map[string]string{"starting": "the process is starting"},
-		warnings: map[string]string{},
-		checks:   map[string]func() string{},
+		warnings: map[string]string{}, shared: map[string]map[string]string{},
+		checks: map[string]func() string{},
 	}
 }
 
@@ -39,6 +42,26 @@ func (r *Readiness) Block(name, reason string) { r.put(r.reasons, name, reason) 
 
 // Clear ends the condition of this name.
 func (r *Readiness) Clear(name string) { r.put(r.reasons, name, "") }
+
+// BlockFor makes the process unready under this name for as long as who, one of many, does not clear it for itself.
+func (r *Readiness) BlockFor(name, who, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.shared[name] == nil {
+		r.shared[name] = map[string]string{}
+	}
+	r.shared[name][who] = oneLine(reason)
+}
+
+// ClearFor ends the condition of this name for who; it stands while anybody else has it.
+func (r *Readiness) ClearFor(name, who string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.shared[name], who)
+	if len(r.shared[name]) == 0 {
+		delete(r.shared, name)
+	}
+}
 
 // Warn shows a line in /readyz that does not make the process unready; an empty text takes it back.
 func (r *Readiness) Warn(name, text string) { r.put(r.warnings, name, text) }
@@ -58,8 +81,10 @@ func (r *Readiness) put(m map[string]string, name, text string) {
 		delete(m, name)
 		return
 	}
-	m[name] = strings.Join(strings.Fields(text), " ")
+	m[name] = oneLine(text)
 }
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // Status lists what keeps the process from being ready and what it warns of, each as "name: text", sorted by name.
 func (r *Readiness) Status() (reasons, warnings []string) {
@@ -71,6 +96,13 @@ func (r *Readiness) Status() (reasons, warnings []string) {
 	for name, text := range r.reasons {
 		reasons = append(reasons, name+": "+text)
 	}
+	for name, by := range r.shared {
+		line := name + ": " + by[slices.Min(slices.Collect(maps.Keys(by)))]
+		if len(by) > 1 {
+			line += fmt.Sprintf(" (and %d more)", len(by)-1)
+		}
+		reasons = append(reasons, line)
+	}
 	for name, text := range r.warnings {
 		warnings = append(warnings, name+": "+text)
 	}
@@ -78,7 +110,7 @@ func (r *Readiness) Status() (reasons, warnings []string) {
 	// The checks run outside the lock: one of them may well set a condition.
 	for name, ask := range checks {
 		if text := ask(); text != "" {
-			reasons = append(reasons, name+": "+strings.Join(strings.Fields(text), " "))
+			reasons = append(reasons, name+": "+oneLine(text))
 		}
 	}
 	slices.Sort(reasons)

@@ -38,6 +38,9 @@ func TestReadiness(t *testing.T) {
 		{"a check that is content", func(r *Readiness) { r.Check("nats", func() string { return connected }) }, 200, "ready\n"},
 		{"a check that is not", func(*Readiness) { connected = "disconnected" }, 503, "not ready\nnats: disconnected\n"},
 		{"content again", func(*Readiness) { connected = "" }, 200, "ready\n"},
+		{"two runs that cannot write", func(r *Readiness) { r.BlockFor("publish", "t/b", "no\nroom"); r.BlockFor("publish", "t/a", "full") }, 503, "not ready\npublish: full (and 1 more)\n"},
+		{"one of them could", func(r *Readiness) { r.ClearFor("publish", "t/a"); r.ClearFor("publish", "t/c") }, 503, "not ready\npublish: no room\n"},
+		{"so could the other", func(r *Readiness) { r.ClearFor("publish", "t/b") }, 200, "ready\n"},
 		{"draining", func(r *Readiness) { r.Draining() }, 503, "not ready\ndraining: the process is draining and takes no more work\n"},
 	} {
 		x.do(ready)

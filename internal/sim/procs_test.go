@@ -69,6 +69,8 @@ func (blind) ToolCall(string, envelope.Effect, envelope.Code, time.Duration) {}
 func (blind) RunsInFlight(int)                                               {}
 func (blind) Refusal(string)                                                 {}
 func (blind) DuplicatePrevented(string)                                      {}
+func (blind) BlockFor(string, string, string)                                {}
+func (blind) ClearFor(string, string)                                        {}
 func (blind) Block(string, string)                                           {}
 func (blind) Clear(string)                                                   {}
 func (blind) UnknownResolved(string, string)                                 {}

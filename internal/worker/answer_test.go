@@ -194,8 +194,8 @@ func (unseen) Refusal(string)                                                 {}
 func (unseen) DuplicatePrevented(string)                                      {}
 func (unseen) Breaker(string, bool)                                           {}
 func (unseen) RetryLate(time.Duration)                                        {}
-func (unseen) Block(string, string)                                           {}
-func (unseen) Clear(string)                                                   {}
+func (unseen) BlockFor(string, string, string)                                {}
+func (unseen) ClearFor(string, string)                                        {}
 
 // Who wakes a run has a better lower bound on the server's time than who is woken: the wake is kept until the attempt is
 // due here too, and acknowledged only when its start is in the record.

@@ -147,8 +147,8 @@ func (quiet) Refusal(string)                                                 {}
 func (quiet) DuplicatePrevented(string)                                      {}
 func (quiet) Breaker(string, bool)                                           {}
 func (quiet) RetryLate(time.Duration)                                        {}
-func (quiet) Block(string, string)                                           {}
-func (quiet) Clear(string)                                                   {}
+func (quiet) BlockFor(string, string, string)                                {}
+func (quiet) ClearFor(string, string)                                        {}
 
 func (w *world) worker(t *testing.T) *Worker {
 	t.Helper()

@@ -300,10 +300,12 @@ func (l *loop) save(ctx context.Context) error {
 	if mine {
 		boot, sent = l.w.Boot(), time.Now()
 	}
+	blocked := condition{ready: l.w.Ready, name: "records", who: l.id.String()}
+	defer blocked.clear()
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := l.w.Records.Save(ctx, l.h)
 		if errors.Is(err, record.ErrFull) {
-			l.w.Ready.Block("records", "AGENTRUN_RUNS is full: raise --max-runs, or wait until ended runs are forgotten")
+			blocked.set("AGENTRUN_RUNS is full: raise --max-runs, or wait until ended runs are forgotten")
 			if !sleep(ctx, wait) {
 				return ctx.Err()
 			}
@@ -314,7 +316,6 @@ func (l *loop) save(ctx context.Context) error {
 		}
 		break
 	}
-	l.w.Ready.Clear("records")
 	if mine {
 		l.hold(boot+l.w.held(), sent)
 	}

@@ -14,15 +14,17 @@ func (l *loop) publish(ctx context.Context) error {
 	if l.h == nil || l.h.Run == nil || l.h.Seq == 0 || len(l.h.Run.Owed) == 0 {
 		return nil
 	}
+	blocked := condition{ready: l.w.Ready, name: "publish", who: l.id.String()}
+	defer blocked.clear()
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := l.w.Records.Publish(ctx, l.h)
 		if err == nil {
-			break
+			return nil
 		}
 		if ctx.Err() != nil {
 			return err
 		}
-		l.w.Ready.Block("publish", "an outcome or a dead letter cannot be written: "+err.Error())
+		blocked.set("an outcome or a dead letter cannot be written: " + err.Error())
 		l.w.Log.Warn("outcome not published yet", "tenant", l.id.Tenant, "run_id", l.id.Run, "trace_id", l.traceID(), "error", err)
 		if len(l.calls) == 0 {
 			l.slots(0)
@@ -35,8 +37,25 @@ func (l *loop) publish(ctx context.Context) error {
 			return nil
 		}
 	}
-	l.w.Ready.Clear("publish")
-	return nil
+}
+
+// condition is what one run keeps the process from being ready by. Whoever set it clears it when it leaves, whatever became
+// of what it tried: the next try sets it anew.
+type condition struct {
+	ready     Ready
+	name, who string
+	is        bool
+}
+
+func (c *condition) set(reason string) {
+	c.is = true
+	c.ready.BlockFor(c.name, c.who, reason)
+}
+
+func (c *condition) clear() {
+	if c.is {
+		c.ready.ClearFor(c.name, c.who)
+	}
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -119,10 +119,11 @@ type Observer interface {
 	RetryLate(late time.Duration)
 }
 
-// Ready says whether the process can do its work.
+// Ready says whether the process can do its work. Runs meet the same trouble side by side: the process is not ready while
+// any of them, named by who, has not cleared what it set.
 type Ready interface {
-	Block(name, reason string)
-	Clear(name string)
+	BlockFor(name, who, reason string)
+	ClearFor(name, who string)
 }
 
 // Config is what a worker is made of. All fields are required but Shares, without which all tenants are alike, and
