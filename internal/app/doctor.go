@@ -49,7 +49,9 @@ const (
 	serverOldest = "2.11"
 	serverTested = "2.15"
 	// payloadMin holds the largest record or letter with its headers, in bytes.
-	payloadMin   = 1 << 20
+	payloadMin = 1 << 20
+	// payloadLeast leaves a record room beside what its end needs.
+	payloadLeast = 32 << 10
 	clockOffMax  = time.Second
 	probeTimeout = 3 * time.Second
 )
@@ -178,10 +180,13 @@ func (d *doctor) server(ctx context.Context, monitor string) {
 		d.find("nats", Well, "", "version %s", version)
 	}
 	h := Well
-	if nc.MaxPayload() < payloadMin {
+	switch most := nc.MaxPayload(); {
+	case most < payloadLeast:
 		h = Ill
+	case most < payloadMin:
+		h = Doubtful
 	}
-	d.find("max payload", h, "set max_payload: 1MiB on every server: a run record may have 768 KiB", "%d bytes", nc.MaxPayload())
+	d.find("max payload", h, "set max_payload: 1MiB on every server: with less, runs, results and dead letters are bounded by it", "%d bytes", nc.MaxPayload())
 	d.health(ctx, monitor)
 	d.sync(ctx, monitor)
 	js, err := jetstream.New(nc)

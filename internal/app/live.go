@@ -17,7 +17,9 @@ type live struct {
 	current atomic.Pointer[loaded]
 	// executors is how many executors share a fleet-wide rate; at least 1.
 	executors func() int
-	tracer    *trace.Tracer // nil: no traces
+	// messageMax is how many bytes a message may have at the server; 0: as many as the contract allows.
+	messageMax func() int
+	tracer     *trace.Tracer // nil: no traces
 }
 
 type loaded struct {
@@ -26,7 +28,7 @@ type loaded struct {
 }
 
 func newLive(box *Toolbox) *live {
-	t := &live{executors: func() int { return 1 }}
+	t := &live{executors: func() int { return 1 }, messageMax: func() int { return 0 }}
 	t.put(box)
 	return t
 }
@@ -45,7 +47,11 @@ func (t *live) share(tenant string) fair.Limit {
 	return fair.Limit{Concurrency: s.Concurrency, Weight: s.Weight}
 }
 
-func (t *live) defaults() run.Defaults { return t.box().defaults() }
+func (t *live) defaults() run.Defaults {
+	d := t.box().defaults()
+	d.MessageMax = t.messageMax()
+	return d
+}
 
 // unknownToolGrace is for how long a run waits for another executor that has its tool.
 func (t *live) unknownToolGrace() time.Duration { return t.box().File.Defaults.UnknownToolGrace }

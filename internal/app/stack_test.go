@@ -103,9 +103,9 @@ tools:
     http: {method: POST, url: "PROVIDER/approved"}
 `
 
-func newStack(t *testing.T) *stack {
+func newStack(t *testing.T, options ...bustest.Option) *stack {
 	t.Helper()
-	s := &stack{t: t, server: bustest.Start(t), provider: newProvider(t), dir: t.TempDir(), args: []string{"--lease", "2s"}}
+	s := &stack{t: t, server: bustest.Start(t, options...), provider: newProvider(t), dir: t.TempDir(), args: []string{"--lease", "2s"}}
 	s.config = filepath.Join(s.dir, "config.yaml")
 	if err := os.WriteFile(s.config, []byte(strings.ReplaceAll(stackConfig, "PROVIDER", s.URL)), 0o600); err != nil {
 		t.Fatal(err)

@@ -31,6 +31,12 @@ func said(err error) error {
 		return fmt.Errorf("%w: %w", record.ErrConflict, err)
 	case errors.Is(err, bus.ErrStoreFull):
 		return fmt.Errorf("%w: %w", record.ErrFull, err)
+	case errors.Is(err, bus.ErrTooLarge), errors.Is(err, bus.ErrDenied):
+		return fmt.Errorf("%w: %w", record.ErrRefused, err)
+	}
+	var refused *bus.Refusal
+	if errors.As(err, &refused) {
+		return fmt.Errorf("%w: %w", record.ErrRefused, err)
 	}
 	return err
 }
@@ -114,7 +120,10 @@ func (s store) DeleteLetter(ctx context.Context, seq uint64) error {
 
 // newRecords are the records of a process on this connection.
 func newRecords(conn *bus.Conn, p *process, c *Process, t *live) *record.Records {
-	return &record.Records{Store: store{conn}, Clock: conn.Clock(), Retention: c.RunRetention, Secrets: t.secrets, Observe: p.observer}
+	t.messageMax = conn.MessageMax
+	return &record.Records{
+		Store: store{conn}, Clock: conn.Clock(), Retention: c.RunRetention, MessageMax: conn.MessageMax, Secrets: t.secrets, Observe: p.observer,
+	}
 }
 
 // streams is what the process wants of the streams; queues are those that it makes consumers for.

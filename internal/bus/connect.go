@@ -31,6 +31,8 @@ var (
 	ErrGap = errors.New("an earlier outcome is missing")
 	// ErrNotLiteral: a name in the subject is no identifier. A wildcard would be taken for one by the server later.
 	ErrNotLiteral = errors.New("not an identifier")
+	// ErrDenied: the user of this connection may not write there.
+	ErrDenied = errors.New("not permitted")
 	// ErrClosed: the connection was closed by this process.
 	ErrClosed = errors.New("connection closed")
 )
@@ -77,8 +79,10 @@ type Conn struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced at each change of the connection's state
 	gone     chan struct{} // closed and replaced when the connection is lost
+	denied   chan struct{} // closed and replaced when the server has refused this user something
 	made     chan struct{} // closed and replaced when a stream was made
 	closed   chan struct{} // closed for good
+	denial   error         // the latest
 	closing  bool
 	config   Config // of Setup
 	ready    bool   // Setup has succeeded
@@ -106,7 +110,7 @@ func Connect(o Options) (*Conn, error) {
 	}
 	c := &Conn{
 		log: o.Logger, opts: o,
-		changed: make(chan struct{}), gone: make(chan struct{}), made: make(chan struct{}),
+		changed: make(chan struct{}), gone: make(chan struct{}), made: make(chan struct{}), denied: make(chan struct{}),
 		closed: make(chan struct{}),
 	}
 	c.keeper = newKeeper(c)
@@ -149,11 +153,13 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 		nats.ConnectHandler(func(nc *nats.Conn) {
 			c.log.Info("nats connected", "url", nc.ConnectedUrlRedacted())
 			c.stalls.connected(time.Now())
+			c.sayLimits(nc)
 			c.stateChanged()
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			c.log.Info("nats reconnected", "url", nc.ConnectedUrlRedacted())
 			c.stalls.connected(time.Now())
+			c.sayLimits(nc)
 			c.stateChanged()
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -171,6 +177,10 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrPermissionViolation) {
 				c.mux.refused(err.Error())
+				c.mu.Lock()
+				c.denial = err
+				c.mu.Unlock()
+				c.signal(&c.denied)
 			}
 			if o.Refused != nil && errors.Is(err, nats.ErrPermissionViolation) {
 				o.Refused(err)
@@ -271,3 +281,27 @@ func (c *Conn) WaitConnected(ctx context.Context) error {
 
 // MaxPayload is the server's limit for one message with its headers, in bytes; 0 while it is not known.
 func (c *Conn) MaxPayload() int64 { return c.nc.MaxPayload() }
+
+const (
+	// messageOverhead is what a message's headers may take of the server's limit: those of a record, with its names.
+	messageOverhead = 4 << 10
+	// messageWanted is what holds the largest letter of the contract, headers included.
+	messageWanted = 1 << 20
+)
+
+// MessageMax is how many bytes the body of a message of ours may have at the server that is connected, or was last; 0 while
+// that is not known.
+func (c *Conn) MessageMax() int {
+	if most := int(c.nc.MaxPayload()); most > 0 {
+		return max(most-messageOverhead, 1)
+	}
+	return 0
+}
+
+// sayLimits warns of a server that takes less than the contract allows.
+func (c *Conn) sayLimits(nc *nats.Conn) {
+	if most := nc.MaxPayload(); most > 0 && most < messageWanted {
+		c.log.Warn("the server's max_payload is small: runs, results and dead letters are bounded by it, and what does not fit is refused or kept as an object",
+			"max_payload", most, "wanted", messageWanted)
+	}
+}

@@ -238,7 +238,7 @@ func (rc *Reconciler) verify(ctx context.Context, e *entry, h *record.Handle, du
 				lctx, cancel := context.WithTimeout(ctx, limit)
 				v.answer, v.known = rc.Tools.Lookup(lctx, id, l, trace)
 				v.answer.Seen.SentAt, v.answer.Seen.AnsweredAt = v.start, rc.Records.Now()
-				if ref, err := rc.Records.Offload(lctx, id, l.Step, l.Dispatch, v.answer.Result); err == nil && ref != nil {
+				if ref, err := rc.Records.Offload(lctx, id, l.Step, l.Dispatch, v.answer.Result, nil); err == nil && ref != nil {
 					v.answer.Ref, v.answer.Result = ref, nil
 				}
 				cancel()

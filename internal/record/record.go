@@ -20,6 +20,8 @@ var (
 	ErrConflict = errors.New("a newer revision exists")
 	// ErrFull: the store has no room. The run waits.
 	ErrFull = errors.New("the store is full")
+	// ErrRefused: the store does not take this, now or later: it is too large, or this user may not write it.
+	ErrRefused = errors.New("refused by the store")
 )
 
 // Header is what a record says about itself beside its body, so that a reconciler can watch headers only.
@@ -76,7 +78,7 @@ type Store interface {
 	GetLetter(ctx context.Context, id run.ID, owner string) (s Stored, letterID string, err error)
 	// PutAlert publishes an alert. id names its cause: the same again is one message where the server still remembers it.
 	PutAlert(ctx context.Context, tenant, owner, reason string, data []byte, id string) error
-	// PutObject keeps a large result under a name; the same name again replaces it by the same.
+	// PutObject keeps a large result under a name; the same name again replaces it by the same. ErrRefused.
 	PutObject(ctx context.Context, name string, data []byte) error
 	// GetObject reads a large result. ErrNotFound if it has expired.
 	GetObject(ctx context.Context, name string) ([]byte, error)
@@ -94,9 +96,12 @@ type Clock interface {
 type Records struct {
 	Store     Store
 	Clock     Clock
-	Retention time.Duration   // how long an ended run is remembered
-	Secrets   func() [][]byte // replaced by [redacted] in everything that is published; may be nil
-	Observe   Observer        // told of what is stored; may be nil
+	Retention time.Duration // how long an ended run is remembered
+	// MessageMax is how many bytes one message may have at the server that is connected now, without its headers; 0 is as
+	// many as the contract allows. nil is always that.
+	MessageMax func() int
+	Secrets    func() [][]byte // replaced by [redacted] in everything that is published; may be nil
+	Observe    Observer        // told of what is stored; may be nil
 }
 
 // Handle is one run's record in this process's hands.
@@ -129,6 +134,7 @@ func (rs *Records) Load(ctx context.Context, id run.ID) (*Handle, error) {
 	if r.First == 0 {
 		r.First = st.Seq
 	}
+	r.LimitMessages(rs.messageMax())
 	return &Handle{ID: id, Run: r, Seq: st.Seq, At: st.Time, unsure: len(r.Owed) > 0, doubts: doubtsOf(r)}, nil
 }
 
@@ -152,6 +158,13 @@ func (rs *Records) Save(ctx context.Context, h *Handle) error {
 	}
 	rs.countSettled(h)
 	return nil
+}
+
+func (rs *Records) messageMax() int {
+	if rs.MessageMax == nil {
+		return 0
+	}
+	return rs.MessageMax()
 }
 
 func (rs *Records) header(r *run.Run) Header {

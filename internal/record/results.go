@@ -72,14 +72,25 @@ func (rs *Records) Fetch(ctx context.Context, h *Handle, step string) error {
 // ObjectBucket is the object store that keeps large results.
 const ObjectBucket = "AGENTRUN_OBJECTS"
 
-// InlineResult is up to how many bytes a result travels in outcomes and lies in the record (contract §12).
+// InlineResult is up to how many bytes a result travels in outcomes and lies in the record (contract §12), unless the
+// server's messages are so small that a third of one is less.
 const InlineResult = 256 << 10
+
+func (rs *Records) inline() int {
+	if most := rs.messageMax(); most > 0 {
+		return min(InlineResult, most/3)
+	}
+	return InlineResult
+}
 
 // Offload keeps a result that is too large for the record in the object store and returns its place; nil if it is small.
 // The name comes from the dispatch, so that doing it again changes nothing. What the config keeps secret is redacted, since
 // the object can be read by whoever reads the outcome.
-func (rs *Records) Offload(ctx context.Context, id run.ID, step string, d run.DispatchID, result json.RawMessage) (*envelope.ObjectRef, error) {
-	if len(result) <= InlineResult {
+//
+// It tries again until ctx ends, with growing pauses, and tells retrying (which may be nil) of each failure; ErrRefused, at
+// once, where trying again is no use.
+func (rs *Records) Offload(ctx context.Context, id run.ID, step string, d run.DispatchID, result json.RawMessage, retrying func(error)) (*envelope.ObjectRef, error) {
+	if len(result) <= rs.inline() {
 		return nil, nil
 	}
 	data := rs.redact(result)
@@ -87,15 +98,23 @@ func (rs *Records) Offload(ctx context.Context, id run.ID, step string, d run.Di
 	ref := &envelope.ObjectRef{
 		Bucket: ObjectBucket, Object: id.Tenant + "/" + id.Run + "/" + step + "/" + string(d), Size: len(data), SHA256: hex.EncodeToString(sum[:]),
 	}
-	for {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := rs.Store.PutObject(ctx, ref.Object, data)
 		if err == nil {
 			return ref, nil
 		}
+		if errors.Is(err, ErrRefused) || ctx.Err() != nil {
+			return nil, fmt.Errorf("result of %s/%s: %w", id, step, err)
+		}
+		if retrying != nil {
+			retrying(err)
+		}
+		pause := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
+			pause.Stop()
 			return nil, fmt.Errorf("result of %s/%s: %w", id, step, err)
-		case <-time.After(200 * time.Millisecond):
+		case <-pause.C:
 		}
 	}
 }

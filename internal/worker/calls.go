@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/agentrun/executor/pkg/envelope"
@@ -153,9 +154,15 @@ func (l *loop) renewDue() bool {
 // offload keeps a large result in the object store, for as long as the lease is ours. One that could not be kept is too
 // large for the record, which says so.
 func (l *loop) offload(leased context.Context, d *run.Dispatch, trace string, result json.RawMessage) *envelope.ObjectRef {
-	ref, err := l.w.Records.Offload(leased, l.id, d.Step, d.ID, result)
+	say := func(level slog.Level, text string, err error) {
+		l.w.Log.Log(leased, level, text, "tenant", l.id.Tenant, "run_id", l.id.Run, "step", d.Step, "attempt", d.Attempt,
+			"trace_id", run.TraceID(l.id, trace), "error", err)
+	}
+	ref, err := l.w.Records.Offload(leased, l.id, d.Step, d.ID, result, func(err error) {
+		say(slog.LevelWarn, "large result not kept yet, again soon", err)
+	})
 	if err != nil {
-		l.w.Log.Warn("large result not kept", "tenant", l.id.Tenant, "run_id", l.id.Run, "step", d.Step, "attempt", d.Attempt, "trace_id", run.TraceID(l.id, trace), "error", err)
+		say(slog.LevelError, "large result not kept", err)
 	}
 	return ref
 }
@@ -194,7 +201,7 @@ func (l *loop) verify(ctx context.Context, r *run.Run, due envelope.Time) error 
 			if !known {
 				answer = envelope.Lookup{Answer: envelope.Undecided}
 			}
-			if answer.Ref, _ = l.w.Records.Offload(lctx, l.id, lk.Step, lk.Dispatch, answer.Result); answer.Ref != nil {
+			if answer.Ref, _ = l.w.Records.Offload(lctx, l.id, lk.Step, lk.Dispatch, answer.Result, nil); answer.Ref != nil {
 				answer.Result = nil
 			}
 			res.answer, res.at = &answer, l.w.Records.Now()

@@ -140,7 +140,12 @@ func (w *Worker) offloaded(ctx context.Context, facts []run.Fact) ([]run.Fact, e
 			continue
 		}
 		id := run.ID{Tenant: f.Intent.Tenant, Run: f.Intent.RunID}
-		ref, err := w.Records.Offload(ctx, id, f.Intent.Step, f.Intent.Dispatch, f.Effect.Reply.Result)
+		ref, err := w.Records.Offload(ctx, id, f.Intent.Step, f.Intent.Dispatch, f.Effect.Reply.Result, nil)
+		if errors.Is(err, record.ErrRefused) {
+			// The record will say that the result is too large; what was committed stays committed.
+			w.Log.Error("large result not kept", "tenant", id.Tenant, "run_id", id.Run, "step", f.Intent.Step, "error", err)
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -161,14 +161,18 @@ func (l *Letter) SetRaw(payload []byte) {
 }
 
 // Trim brings a letter to its limits: of the attempts the last MaxAttempts stay; the request and the args of the open
-// steps are kept while they fit MaxArgsBytes together and the letter fits MaxBytes (as envelope.Marshal writes it), the
+// steps are kept while they fit MaxArgsBytes together and the letter fits most bytes, at most MaxBytes (as envelope.Marshal writes it), the
 // request first, then in the order of Open; one that does not fit is replaced by its digest. Lists that are nil become
-// empty. Open is copied before it is changed.
-func (l *Letter) Trim() {
+// empty. Open is copied before it is changed. Where most is so small that the attempts alone do not fit, older ones go too.
+func (l *Letter) Trim(most int) {
 	l.Attempts = l.Attempts[max(0, len(l.Attempts)-MaxAttempts):]
 	l.fillLists()
 	l.Open = slices.Clone(l.Open)
-	left := min(MaxArgsBytes, MaxBytes-l.sizeWithoutArgs())
+	rest := l.sizeWithoutArgs()
+	for ; rest > most && len(l.Attempts) > 1; rest = l.sizeWithoutArgs() {
+		l.Attempts = l.Attempts[len(l.Attempts)/2:]
+	}
+	left := min(MaxArgsBytes, most-rest)
 	if len(l.Request) > left {
 		l.ArgsDigest, l.ArgsOmitted, l.Request = envelope.ArgsDigest(l.Tool, l.Request), true, nil
 	}

@@ -39,7 +39,7 @@ func sample() Letter {
 // The names of contract §7, in one place: a letter is read by programs of other people.
 func TestLetterJSON(t *testing.T) {
 	l := sample()
-	l.Trim()
+	l.Trim(MaxBytes)
 	got, err := envelope.Marshal(l)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestSummaryJSON(t *testing.T) {
 func TestInvalidJobJSON(t *testing.T) {
 	l := Letter{Summary: Summary{Schema: Schema, ReasonCode: ReasonInvalidJob}}
 	l.SetRaw([]byte("\xff{"))
-	l.Trim()
+	l.Trim(MaxBytes)
 	data, err := json.Marshal(l)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func TestTrimArgs(t *testing.T) {
 				l.Open = append(l.Open, Open{Step: "s", Tool: "u", Args: text(n)})
 			}
 			before := l.Open
-			l.Trim()
+			l.Trim(MaxBytes)
 			got, sum := "k", len(l.Request)
 			if l.Request == nil {
 				got = "o"
@@ -190,7 +190,7 @@ func TestTrimFitsOneMessage(t *testing.T) {
 		}
 		l.Request = text(MaxArgsBytes / 2)
 		l.Open[0].Args = json.RawMessage(strings.ReplaceAll(string(text(MaxArgsBytes/2)), "a", "<"))
-		l.Trim()
+		l.Trim(MaxBytes)
 		data, err := envelope.Marshal(l)
 		if err != nil {
 			t.Fatal(err)
@@ -207,7 +207,7 @@ func TestTrimFitsOneMessage(t *testing.T) {
 // A digest that the approval was asked with is not replaced: it is what the approval covers.
 func TestTrimKeepsADigest(t *testing.T) {
 	l := Letter{Summary: Summary{Open: []Open{{Args: text(MaxArgsBytes + 1), ArgsDigest: "asked"}}}}
-	l.Trim()
+	l.Trim(MaxBytes)
 	if o := l.Open[0]; o.ArgsDigest != "asked" || !o.ArgsOmitted || o.Args != nil {
 		t.Errorf("digest %q, omitted %v", o.ArgsDigest, o.ArgsOmitted)
 	}
@@ -218,7 +218,7 @@ func TestTrimAttempts(t *testing.T) {
 	for i := range MaxAttempts + 44 {
 		l.Attempts = append(l.Attempts, Attempt{Attempt: i})
 	}
-	l.Trim()
+	l.Trim(MaxBytes)
 	if n := len(l.Attempts); n != MaxAttempts || l.Attempts[0].Attempt != 44 || l.Attempts[n-1].Attempt != MaxAttempts+43 {
 		t.Errorf("%d attempts from %d", n, l.Attempts[0].Attempt)
 	}

@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentrun/executor/pkg/budget"
-	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -19,6 +18,9 @@ type Defaults struct {
 	Actor     string
 	Budget    budget.Limits
 	MaxBudget *budget.Ceiling
+	// MessageMax is how many bytes one message may have at the server, without its headers; 0 is as many as the contract
+	// allows. A record, a result in it and a letter are bounded by it too.
+	MessageMax int
 }
 
 // Message is the stream message that brought a job.
@@ -61,7 +63,7 @@ func Create(id ID, m Message, d Defaults, now Time) *Run {
 	}
 	r.append(j, nil, now)
 	if r.tooLarge() {
-		return createInvalid(id, j, m, d, jobError("", "would make a run record above %d bytes", MaxRecordBytes), now)
+		return createInvalid(id, j, m, d, jobError("", "would make a run record above %d bytes", r.recordMax()), now)
 	}
 	r.size = stepBytes + r.stepsSize()
 	r.charge(j, now)
@@ -92,6 +94,7 @@ func blank(id ID, j *Job, m Message, d Defaults, now Time) *Run {
 		Schema: RecordSchema, Tenant: id.Tenant, RunID: id.Run, Queue: m.Queue, Trace: m.Trace, Episode: 1, Priority: DefaultPriority,
 		CreatedAt: now, UpdatedAt: now, Deadline: now, Steps: []*Step{},
 		Workflow: d.Workflow, Owner: d.Owner, Actor: d.Actor, Budget: d.Budget,
+		messageMax: d.MessageMax,
 	}
 	if r.Owner == "" {
 		r.Owner = NoOwner
@@ -120,7 +123,7 @@ func createInvalid(id ID, j *Job, m Message, d Defaults, bad *JobError, now Time
 	}
 	r := blank(id, j, m, d, now)
 	r.Jobs = []JobRef{{Seq: m.Seq, At: m.Time}}
-	r.Invalid = &InvalidJob{Raw: m.Data[:min(len(m.Data), deadletter.MaxRawBytes)], Size: len(m.Data)}
+	r.Invalid = &InvalidJob{Raw: m.Data[:min(len(m.Data), r.rawMax())], Size: len(m.Data)}
 	row := envelope.RowFor(envelope.CodeJobInvalid, envelope.Read)
 	r.end(End{Outcome: envelope.Fatal, Row: &row, Details: invalidDetails(bad), At: now})
 	r.settle(now)
@@ -433,7 +436,7 @@ func (r *Run) added(j *Job) int {
 // stepBytes is about what a step takes in the record besides its args and result.
 const stepBytes = 400
 
-func (r *Run) tooLarge() bool { return len(r.Intent)+4096+r.stepsSize() > MaxRecordBytes }
+func (r *Run) tooLarge() bool { return len(r.Intent)+4096+r.stepsSize() > r.recordMax() }
 
 // stepsSize is about what the steps of a run that has no results yet take in the record.
 func (r *Run) stepsSize() int {

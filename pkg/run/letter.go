@@ -39,7 +39,7 @@ func (r *Run) BuildLetter() *deadletter.Letter {
 	}
 	l.Attempts = r.attemptsOf()
 	l.AllowedActions = deadletter.Actions(r.situation()).Actions
-	l.Trim()
+	l.Trim(within(deadletter.MaxBytes, r.messageMax))
 	return l
 }
 

@@ -288,7 +288,7 @@ func (r *Run) checkResult(s *Step, res Resolution, tools Tools, needed bool) *Re
 		}
 		return nil
 	}
-	if len(res.Result) > MaxArgsBytes || r.size+len(res.Result) > MaxRecordBytes {
+	if len(res.Result) > MaxArgsBytes || r.size+len(res.Result) > r.recordMax() {
 		return refusal(BadRequest, "result is too large")
 	}
 	tool, ok := tools.Tool(s.Tool)

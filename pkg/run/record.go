@@ -99,6 +99,8 @@ type Run struct {
 	foreign bool                       // there are any
 	fetched map[string]json.RawMessage // results read back from AGENTRUN_RESULTS by the driver, by step
 	size    int                        // bytes of the last encoding
+
+	messageMax int // as Defaults.MessageMax
 }
 
 // JobRef remembers a stream message whose job was accepted or refused, so that the same message again changes nothing.
@@ -399,9 +401,9 @@ func (r *Run) Encode() ([]byte, error) {
 	r.check()
 	r.trim()
 	data, err := r.bytes()
-	if err == nil && len(data) > recordSoftMax {
+	if err == nil && len(data) > r.softMax() {
 		r.size = len(data)
-		r.detach(0, len(data)-recordSoftMax)
+		r.detach(0, len(data)-r.softMax())
 		data, err = r.bytes()
 	}
 	if err != nil {

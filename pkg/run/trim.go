@@ -3,6 +3,7 @@ package run
 import (
 	"slices"
 
+	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -13,8 +14,29 @@ const (
 	recordHeadroom = 16 << 10  // kept free for what an end needs
 )
 
+// LimitMessages says how many bytes one message may have at the server, as Defaults.MessageMax. It is not part of the
+// record: whoever has read one says it, because the server may be another one by now.
+func (r *Run) LimitMessages(most int) { r.messageMax = most }
+
+// recordMax is how many bytes the record may have: as the contract says, or as the server takes, whichever is less.
+func (r *Run) recordMax() int { return within(MaxRecordBytes, r.messageMax) }
+
+// softMax is above which size published results leave the record.
+func (r *Run) softMax() int { return within(recordSoftMax, r.messageMax/3) }
+
+// rawMax is how much of a job that could not be read is kept: it is in the record, and in the letter, in base64.
+func (r *Run) rawMax() int { return within(deadletter.MaxRawBytes, r.messageMax/4) }
+
+// within is the contract's limit or the server's, whichever is less; 0 is none.
+func within(contract, server int) int {
+	if server > 0 {
+		return min(contract, server)
+	}
+	return contract
+}
+
 // fits reports whether n more bytes may still come into the record.
-func (r *Run) fits(n int) bool { return r.size+n+recordHeadroom <= MaxRecordBytes }
+func (r *Run) fits(n int) bool { return r.size+n+recordHeadroom <= r.recordMax() }
 
 // trim drops what nothing needs any more, before the record is written: an ended run's args and results that no owed
 // outcome needs (digests of proposals stay), and an open run's large results once they can be read back from AGENTRUN_RESULTS.
@@ -65,7 +87,7 @@ func (r *Run) WantsBack() map[string]uint64 {
 func (r *Run) takeBack() {
 	for _, s := range r.Steps {
 		result := r.fetched[s.Name]
-		if s.State == Done && len(s.Result) == 0 && s.ResultRef == nil && len(result) > 0 && r.size+len(result) <= recordSoftMax {
+		if s.State == Done && len(s.Result) == 0 && s.ResultRef == nil && len(result) > 0 && r.size+len(result) <= r.softMax() {
 			s.Result, s.OutcomeSeq = result, 0
 			r.size += len(result)
 		}

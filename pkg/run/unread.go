@@ -1,7 +1,6 @@
 package run
 
 import (
-	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -12,7 +11,7 @@ func Unread(id ID, m Message, d Defaults, poison int, now Time) *Run {
 	r := blank(id, nil, m, d, now)
 	r.Pending, r.More = true, true
 	r.Deadline = now.Add(d.Budget.Elapsed())
-	r.Invalid = &InvalidJob{Raw: m.Data[:min(len(m.Data), deadletter.MaxRawBytes)], Size: len(m.Data)}
+	r.Invalid = &InvalidJob{Raw: m.Data[:min(len(m.Data), r.rawMax())], Size: len(m.Data)}
 	r.CountUnread(poison, now)
 	return r
 }

@@ -153,7 +153,7 @@ func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
 		text   string
 	}{
 		"tool gone":            {app.Ill, "cannot be reached"},
-		"max payload":          {app.Ill, "65536"},
+		"max payload":          {app.Doubtful, "65536"},
 		"sync":                 {app.Ill, "2m0s"},
 		"AGENTRUN_JOBS":        {app.Ill, "drops old messages"},
 		"AGENTRUN_RUNS":        {app.Ill, "memory"},

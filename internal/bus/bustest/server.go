@@ -75,6 +75,15 @@ func (s *Server) StartAgain() {
 	s.running = running
 }
 
+// Change changes what a stopped server will be when it is started again.
+func (s *Server) Change(options ...Option) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, option := range options {
+		option(&s.options)
+	}
+}
+
 // Stop shuts the server down and keeps its store.
 func (s *Server) Stop() {
 	s.mu.Lock()
