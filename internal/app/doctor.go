@@ -166,7 +166,11 @@ func (d *doctor) server(ctx context.Context, monitor string) {
 	nc, err := nats.Connect(d.NATS, append(options(d.Connection), nats.Name("executor doctor"), nats.Timeout(dialTimeout),
 		nats.ErrorHandler(d.told))...)
 	if err != nil {
-		d.find("nats", Ill, "start it, or correct --nats, --creds and --tls-…", "%s: %v", withoutPassword(d.NATS), err)
+		why, remedy := bus.Unreached(err)
+		if remedy == "" {
+			remedy = "start it, or correct --nats, --creds and --tls-…"
+		}
+		d.find("nats", Ill, remedy, "%s: %s", withoutPassword(d.NATS), why)
 		return
 	}
 	defer nc.Close()

@@ -88,6 +88,7 @@ type Conn struct {
 	ready    bool   // Setup has succeeded
 	status   Status
 	replaced []func(time.Time)
+	why      string      // the last attempt to connect failed, "" while there is a connection
 	single   atomic.Bool // the streams have one replica each
 
 	keeper *keeper
@@ -152,16 +153,19 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 		nats.DrainTimeout(10 * time.Second),
 		nats.ConnectHandler(func(nc *nats.Conn) {
 			c.log.Info("nats connected", "url", nc.ConnectedUrlRedacted())
+			c.reached()
 			c.stalls.connected(time.Now())
 			c.sayLimits(nc)
 			c.stateChanged()
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			c.log.Info("nats reconnected", "url", nc.ConnectedUrlRedacted())
+			c.reached()
 			c.stalls.connected(time.Now())
 			c.sayLimits(nc)
 			c.stateChanged()
 		}),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { c.unreached(err) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if !c.isClosing() {
 				c.log.Warn("nats disconnected", "error", err)

@@ -155,7 +155,7 @@ func (c *Conn) Healthy() error {
 	s := c.Status()
 	switch {
 	case !s.Connected:
-		return errors.New("not connected to nats")
+		return c.notConnected()
 	case s.Problem != nil:
 		return s.Problem
 	case s.Observed.IsZero():
