@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -32,6 +33,7 @@ type conn struct {
 	limit    io.LimitedReader // between in and the connection: bounds a response's header
 	home     *conns
 	timer    *time.Timer // closes it when it has been idle for too long
+	spent    bool        // a response has announced a body that it must not have: what comes next may be that
 }
 
 func newConn(c, raw net.Conn) *conn {
@@ -139,11 +141,29 @@ func (c *conn) response(method string) (*http.Response, error) {
 			return nil, errHeaderTooLarge
 		case err != nil:
 			return nil, err
-		case resp.StatusCode >= 200 || resp.StatusCode == http.StatusSwitchingProtocols:
+		}
+		c.spent = c.spent || announces(resp)
+		if resp.StatusCode >= 200 || resp.StatusCode == http.StatusSwitchingProtocols {
 			return resp, nil
 		}
 	}
 	return nil, errHeaderTooLarge
+}
+
+// announces reports whether a response whose status has no body (RFC 9110, 6.4.1) says that one follows.
+func announces(resp *http.Response) bool {
+	switch s := resp.StatusCode; {
+	case s >= 200 && s != http.StatusNoContent && s != http.StatusNotModified:
+		return false
+	case len(resp.TransferEncoding) > 0:
+		return true
+	}
+	for _, length := range resp.Header["Content-Length"] {
+		if strings.TrimLeft(length, "0") != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // body reads a response's body up to limit bytes. whole says that the response has been read to its end.

@@ -15,6 +15,6 @@
 // byte on (with TLS from the write on) it is sent. Only a connection that died idle, before it took a byte, is replaced within a call.
 //
 // What is read. Status, headers up to 64 KiB, and the body up to the limit of the call; nothing is decompressed. A
-// connection is used again only if the response was read to its end and nothing has come after it. TLS files are read once,
-// when the tool is made.
+// connection is used again only if the response was read to its end, nothing has come after it, and none without a body (1xx,
+// 204, 304) has announced one. TLS files are read when the tool is made, and so anew at every reload of the config.
 package httptool

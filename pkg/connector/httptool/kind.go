@@ -1,8 +1,11 @@
 package httptool
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/textproto"
@@ -23,7 +26,14 @@ type Kind struct {
 	pools map[poolKey]*pool
 }
 
+// poolKey is what tools must have in common to share connections. A file that was replaced has another content under its
+// name: then tools that are made anew get connections anew, and those that were made before keep theirs.
 type poolKey struct {
+	poolSettings
+	files [sha256.Size]byte // digest of what the TLS files hold
+}
+
+type poolSettings struct {
 	tls          connector.TLSSpec
 	proxyFromEnv bool
 	maxConns     int
@@ -79,7 +89,7 @@ func (k *Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
 	if s.MaxConnsPerHost < 0 {
 		return nil, fail("max_conns_per_host", "must not be negative")
 	}
-	key := poolKey{proxyFromEnv: s.ProxyFromEnv, maxConns: s.MaxConnsPerHost}
+	key := poolSettings{proxyFromEnv: s.ProxyFromEnv, maxConns: s.MaxConnsPerHost}
 	if s.TLS != nil {
 		key.tls = *s.TLS
 	}
@@ -197,50 +207,63 @@ func validValue(s string) bool {
 	return true
 }
 
-func (k *Kind) pool(key poolKey) (*pool, error) {
+func (k *Kind) pool(settings poolSettings) (*pool, error) {
+	config, files, err := tlsConfig(settings.tls)
+	if err != nil {
+		return nil, err
+	}
+	key := poolKey{settings, files}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if p := k.pools[key]; p != nil {
 		return p, nil
 	}
-	config, err := tlsConfig(key.tls)
-	if err != nil {
-		return nil, err
-	}
-	p := newPool(config, key.maxConns)
-	if key.proxyFromEnv {
+	p := newPool(config, settings.maxConns)
+	if settings.proxyFromEnv {
 		p.proxy = proxyFromEnv
 	}
+	// What was made of the files as they were is left to the tools that have it; its idle connections expire.
+	maps.DeleteFunc(k.pools, func(old poolKey, _ *pool) bool { return old.poolSettings == settings })
 	k.pools[key] = p
 	return p, nil
 }
 
-func tlsConfig(s connector.TLSSpec) (*tls.Config, error) {
-	at := func(key, message string) error {
-		return &connector.SpecError{Path: []any{"tls", key}, Message: message}
+// tlsConfig reads the files, each once, so that the digest is of what is used.
+func tlsConfig(s connector.TLSSpec) (config *tls.Config, files [sha256.Size]byte, err error) {
+	at := func(key, message string) (*tls.Config, [sha256.Size]byte, error) {
+		return nil, files, &connector.SpecError{Path: []any{"tls", key}, Message: message}
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.ServerName, NextProtos: []string{"http/1.1"}}
+	config = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.ServerName, NextProtos: []string{"http/1.1"}}
+	digest := sha256.New()
+	read := func(name string) ([]byte, error) {
+		b, err := os.ReadFile(name)
+		fmt.Fprintf(digest, "%d %s", len(b), b)
+		return b, err
+	}
 	if s.CA != "" {
-		pem, err := os.ReadFile(s.CA)
+		pem, err := read(s.CA)
 		if err != nil {
-			return nil, at("ca", "cannot be read")
+			return at("ca", "cannot be read")
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, at("ca", "holds no PEM certificate")
+			return at("ca", "holds no PEM certificate")
 		}
 	}
 	if (s.Cert == "") != (s.Key == "") {
-		return nil, at("cert", "cert and key come together")
+		return at("cert", "cert and key come together")
 	}
 	if s.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
-		if err != nil {
-			return nil, at("cert", "certificate and key cannot be loaded as a PEM pair")
+		cert, err1 := read(s.Cert)
+		key, err2 := read(s.Key)
+		pair, err3 := tls.X509KeyPair(cert, key)
+		if errors.Join(err1, err2, err3) != nil {
+			return at("cert", "certificate and key cannot be loaded as a PEM pair")
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
-	return config, nil
+	digest.Sum(files[:0])
+	return config, files, nil
 }
 
 // proxyFromEnv is HTTP_PROXY, HTTPS_PROXY and NO_PROXY as net/http reads them. Proxies are spoken to in plain HTTP.

@@ -83,6 +83,14 @@ func TestReuse(t *testing.T) {
 		{"chunked", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 1},
 		{"asked to close", "HTTP/1.1 200 OK\r\n" + closing + "Content-Length: 2\r\n\r\n{}", 3},
 		{"more than the answer", response("200 OK", "{}") + "HTTP/1.1 200 OK\r\n", 3},
+		// The body that must not be there may come later, as the next call's answer.
+		{"204", "HTTP/1.1 204 No Content\r\n\r\n", 1},
+		{"204 with no length", "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", 1},
+		{"204 that announces a body", "HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\n", 3},
+		{"204 that announces chunks", "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", 3},
+		{"304 that announces a body", "HTTP/1.1 304 Not Modified\r\nContent-Length: 2\r\n\r\n", 3},
+		{"103", "HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n" + response("200 OK", "{}"), 1},
+		{"103 that announces a body", "HTTP/1.1 103 Early Hints\r\nContent-Length: 2\r\n\r\n" + response("200 OK", "{}"), 3},
 		{"too long", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n\"1234567\"", 3},
 	} {
 		p := newPeer(t)

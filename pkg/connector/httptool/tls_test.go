@@ -1,15 +1,22 @@
 package httptool_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
 	"log"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/connector/httptool"
@@ -35,6 +42,65 @@ func TestUntrustedServerIsNotSent(t *testing.T) {
 	tool := compile(t, p, "POST", envelope.Write, func(sp *connector.Spec) { sp.Kind.HTTP.URL = s.URL })
 	if got := tool.Caller.Call(t.Context(), newCall(`{}`)); !got.NotSent || got.Row.Code != envelope.CodeUpstreamUnavailable {
 		t.Fatalf("got %+v", got)
+	}
+}
+
+// stranger is the certificate of an authority that has signed nobody.
+func stranger(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "stranger"}, IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, who, who, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// A reload makes every tool anew by the same kind: it reads the TLS files as they are, and refuses those that are broken.
+// Tools that were made before go on as they were.
+func TestTLSFilesAreReadAnewAtAReload(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	defer s.Close()
+	ca := caFile(t, s)
+	good, err := os.ReadFile(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := httptool.New()
+	defer k.Close()
+	load := func(content []byte) (*connector.Tool, error) {
+		if err := os.WriteFile(ca, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return connector.Compile(connector.Spec{
+			Name: "x", Effect: envelope.Write,
+			Kind: connector.KindSpec{HTTP: &connector.HTTPSpec{Method: "POST", URL: s.URL, TLS: &connector.TLSSpec{CA: ca, ServerName: "example.com"}}},
+		}, k)
+	}
+	answered := func(tool *connector.Tool) bool { return tool.Caller.Call(t.Context(), newCall(`{}`)).OK }
+	first, err := load(good)
+	if err != nil || !answered(first) {
+		t.Fatalf("it is not called: %v", err)
+	}
+	if other, err := load(stranger(t)); err != nil || answered(other) {
+		t.Errorf("another authority is in the file, and the server is still trusted (%v)", err)
+	}
+	if _, err := load([]byte("no certificate")); err == nil {
+		t.Error("a broken file is accepted")
+	}
+	if !answered(first) {
+		t.Error("the tool from before does not work any more")
+	}
+	if again, err := load(good); err != nil || !answered(again) {
+		t.Errorf("the right file is back, and it is not called: %v", err)
 	}
 }
 

@@ -218,7 +218,7 @@ func (t *transport) read(ctx context.Context, c *conn, head *http.Response, limi
 	default:
 		out.Body = b
 	}
-	keep = whole && !tooLarge && !head.Close && !untilClose && c.in.Buffered() == 0 &&
+	keep = whole && !tooLarge && !c.spent && !head.Close && !untilClose && c.in.Buffered() == 0 &&
 		head.StatusCode != http.StatusSwitchingProtocols
 	return out, keep
 }
