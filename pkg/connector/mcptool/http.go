@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/textproto"
 	"sync/atomic"
 	"time"
 
@@ -75,34 +76,79 @@ func (c *client) open(url string) func(context.Context) (mcp.Connection, error) 
 	}
 }
 
-// gate is a connection that knows which of our requests is being written on it.
+// gate is a connection that knows which of our requests is on its way there, and lets nothing through that is no answer to
+// one: net/http would print it, or take it for the next request's answer.
 type gate struct {
 	net.Conn
-	passing atomic.Pointer[passage]
+	passing atomic.Pointer[passage] // nil: nothing was sent yet but TLS
 }
 
-// passage is one request's way through one connection.
+// passage is one request's way through one connection, to the end of its response.
 type passage struct {
-	d     *dispatch
-	begun bool // only touched by the connection's writer
+	d     *dispatch // nil: the rest of an event stream
+	begun atomic.Bool
+	spent atomic.Bool // something came that may be followed by a body that must not be there
 }
+
+// idle is what passes between two requests.
+var idle = new(passage)
+
+var errUnasked = errors.New("the far side said something unasked")
 
 // Write asks before the first byte of a request, and notes what became of it.
 func (g *gate) Write(b []byte) (int, error) {
 	p := g.passing.Load()
-	if p == nil || p.begun {
+	if p == nil || p == idle || p.begun.Load() {
 		return g.Conn.Write(b)
 	}
-	if !p.d.leave() {
+	if p.d != nil && !p.d.leave() {
 		return 0, errHeldBack
 	}
+	p.begun.Store(true) // before: the answer may be quicker than the return
 	n, err := g.Conn.Write(b)
-	if n > 0 || err == nil {
-		p.begun = true
-	} else {
-		p.d.stayed()
+	if n == 0 && err != nil {
+		p.begun.Store(false)
+		if p.d != nil {
+			p.d.stayed()
+		}
 	}
 	return n, err
+}
+
+// Read gives out what answers a request. What comes without one ends the connection, and is seen by nobody.
+func (g *gate) Read(b []byte) (int, error) {
+	n, err := g.Conn.Read(b)
+	if p := g.passing.Load(); n > 0 && p != nil && !p.begun.Load() {
+		clear(b[:n])
+		return 0, errUnasked
+	}
+	return n, err
+}
+
+// over ends a request's way, once its response has been read.
+func (g *gate) over(p *passage) {
+	if g.passing.CompareAndSwap(p, idle) && p.spent.Load() {
+		_ = g.Conn.Close()
+	}
+}
+
+// answer is a response's body; its end is the end of the request's way.
+type answer struct {
+	io.ReadCloser
+	over func()
+}
+
+func (a *answer) Read(b []byte) (int, error) {
+	n, err := a.ReadCloser.Read(b)
+	if err != nil {
+		a.over()
+	}
+	return n, err
+}
+
+func (a *answer) Close() error {
+	defer a.over()
+	return a.ReadCloser.Close()
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -111,23 +157,38 @@ func (c *client) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Method != http.MethodPost {
 		d = nil // the rest of an event stream
 	}
-	ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
-		conn := info.Conn
-		if secure, ok := conn.(*tls.Conn); ok {
-			conn = secure.NetConn()
-		}
-		var p *passage
-		if d != nil {
-			p = &passage{d: d}
-		}
-		conn.(*gate).passing.Store(p)
-	}})
+	// Written by the transport before it returns a response, the last for the connection that it is from.
+	var way atomic.Pointer[gate]
+	var passes atomic.Pointer[passage]
+	ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) {
+			conn := info.Conn
+			if secure, ok := conn.(*tls.Conn); ok {
+				conn = secure.NetConn()
+			}
+			p := &passage{d: d}
+			passes.Store(p)
+			way.Store(conn.(*gate))
+			conn.(*gate).passing.Store(p)
+		},
+		Got1xxResponse: func(int, textproto.MIMEHeader) error {
+			passes.Load().spent.Store(true)
+			return nil
+		},
+	})
 	sent := req.Clone(ctx)
 	sent.GetBody = nil
 	for name, value := range c.headers {
 		sent.Header.Set(name, value)
 	}
 	resp, err := c.base.RoundTrip(sent)
+	if err == nil {
+		g, p := way.Load(), passes.Load()
+		if resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotModified {
+			p.spent.Store(true)
+		}
+		resp.Body = &answer{resp.Body, func() { g.over(p) }}
+	}
 	if d == nil {
 		if err == nil {
 			resp.Body = &bounded{ReadCloser: resp.Body, left: messageMax, events: isEvents(resp)}
