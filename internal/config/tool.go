@@ -139,12 +139,12 @@ func (d *decoder) rules(tool *object, effect envelope.Effect) []connector.Rule {
 	}
 	path := tool.sub("errors")
 	if p.value.kind != sequenceNode {
-		d.fail(p.value, "%s must be a list of rules {when, code, category, commit_state}, not %s", path, p.value.describe())
+		d.fail(p.value, "%s must be a list of rules {when, code, category, commit_state, retry_after}, not %s", path, p.value.describe())
 		return nil
 	}
 	var out []connector.Rule
 	for i, n := range p.value.items {
-		o := d.object(&pair{place: n.place, value: n}, path+index(i), "when", "code", "category", "commit_state")
+		o := d.object(&pair{place: n.place, value: n}, path+index(i), "when", "code", "category", "commit_state", "retry_after")
 		if o == nil {
 			continue
 		}
@@ -154,6 +154,7 @@ func (d *decoder) rules(tool *object, effect envelope.Effect) []connector.Rule {
 			When: o.text("when", ""), Code: envelope.Code(o.text("code", "")),
 			Category:    envelope.Category(o.choice("category", "", "validation", "authorization", "conflict", "dependency", "internal")),
 			CommitState: envelope.CommitState(o.choice("commit_state", "", "not_committed", "committed", "unknown")),
+			RetryAfter:  o.text("retry_after", ""),
 		}
 		d.checkRule(o, r, effect)
 		out = append(out, r)

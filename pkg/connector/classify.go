@@ -21,9 +21,10 @@ const (
 
 // rule is a compiled line of errors.
 type rule struct {
-	when      *expr
-	committed bool
-	row       envelope.Row
+	when       *expr
+	committed  bool
+	row        envelope.Row
+	retryAfter *expr // nil: the headers say, if anything does
 }
 
 type detail struct {
@@ -126,17 +127,19 @@ func (c *classifier) classified(resp *Response, r *Request) envelope.Reply {
 		return c.fault(resp.Fault, r)
 	}
 	s := c.scope(resp, r)
+	if c.kind == KindMCP && resp.Status != 0 {
+		reply, success := c.byStatus(resp) // no answer of the tool: no rule is about it
+		if success {
+			return c.noReply()
+		}
+		return c.waiting(reply, resp, s, nil)
+	}
 	reply := c.decide(resp, s)
 	if reply.OK {
 		if ref := evidence(c.evidence, s); ref != "" {
 			reply.EvidenceRef = ref // the config's comes before an envelope's
 		}
 		return reply
-	}
-	if reply.Row.Directive == envelope.AfterDelay && reply.RetryAfter == 0 {
-		if d, ok := retryAfter(resp.Header, c.now()); ok {
-			reply.RetryAfter = d.Milliseconds()
-		}
 	}
 	reply.Details = c.safeDetails(s)
 	return reply
@@ -205,7 +208,7 @@ func (c *classifier) decide(resp *Response, s *scope) envelope.Reply {
 			if r.committed {
 				return c.committed(resp, s)
 			}
-			return envelope.Reply{Row: r.row}
+			return c.waiting(envelope.Reply{Row: r.row}, resp, s, r.retryAfter)
 		}
 	}
 	if resp.Failure == Unreadable {
@@ -213,13 +216,16 @@ func (c *classifier) decide(resp *Response, s *scope) envelope.Reply {
 	}
 	if c.envelope && s.bodyKnown {
 		if reply, ok := c.ownWord(resp, s); ok {
+			if reply.RetryAfter == 0 {
+				reply = c.waiting(reply, resp, s, nil)
+			}
 			return reply
 		}
 	}
 	reply, success := c.byDefault(resp)
 	switch {
 	case !success:
-		return reply
+		return c.waiting(reply, resp, s, nil)
 	case resp.Failure == TooLarge:
 		return c.fail(envelope.CodeResultTooLarge)
 	case !s.bodyKnown:

@@ -293,7 +293,14 @@ func compileRule(r Rule, kind string, effect envelope.Effect) (rule, error) {
 	if !out.committed {
 		out.row = rowOf(r.Code, r.Category, r.CommitState, effect)
 	}
-	return out, nil
+	if r.RetryAfter == "" {
+		return out, nil
+	}
+	if out.row.Directive != envelope.AfterDelay {
+		return fail("retry_after", "is for what is tried again: a code of category dependency, not_committed")
+	}
+	out.retryAfter, err = compileWait(kind, r.RetryAfter, "retry_after")
+	return out, err
 }
 
 // rowOf is the row of a code from outside. A write that is said to be unknown is unknown whatever the category: contract

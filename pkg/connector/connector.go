@@ -132,6 +132,7 @@ type Rule struct {
 	Code        envelope.Code
 	Category    envelope.Category
 	CommitState envelope.CommitState
+	RetryAfter  string // CEL: seconds, a time since 1970, a date; "": what the headers say
 }
 
 // VerifySpec is a tool's lookup.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/ast"
@@ -116,6 +117,7 @@ func (a jsonAdapter) NativeToValue(v any) ref.Val {
 // expr is one compiled expression. Safe for concurrent use.
 type expr struct {
 	program cel.Program
+	out     *cel.Type
 	path    []any // the expression is a plain path from a variable: its steps, the variable first
 }
 
@@ -143,7 +145,20 @@ func compileExpr(kind, source string, wantBool bool, path ...any) (*expr, error)
 	if !plain {
 		steps = nil // those after something that is none, as in body.items.filter(…)[0].id
 	}
-	return &expr{program: program, path: steps}, nil
+	return &expr{program: program, out: tree.OutputType(), path: steps}, nil
+}
+
+// compileWait compiles an expression that says how long to wait.
+func compileWait(kind, source string, path ...any) (*expr, error) {
+	e, err := compileExpr(kind, source, false, path...)
+	if err != nil {
+		return nil, err
+	}
+	switch e.out.Kind() {
+	case types.IntKind, types.UintKind, types.DoubleKind, types.StringKind, types.TimestampKind, types.DurationKind, types.DynKind:
+		return e, nil
+	}
+	return nil, &SpecError{Path: path, Line: 1, Column: 1, Message: "must be seconds, a time or a text with one of the two, not " + e.out.String()}
 }
 
 // plainPath returns the steps of an expression like body.items[0].id.
@@ -191,6 +206,26 @@ func (e *expr) value(s *scope) (any, bool) {
 		return nil, false
 	}
 	return toJSON(out)
+}
+
+// wait evaluates to how long to wait, as readWait reads it; CEL's own times and durations are read too. now is the far
+// side's.
+func (e *expr) wait(s *scope, now time.Time) (time.Duration, bool) {
+	out, _, err := e.program.Eval(s)
+	if err != nil {
+		return 0, false
+	}
+	switch v := out.(type) {
+	case types.Duration:
+		return min(v.Duration, retryAfterMax), v.Duration >= 0
+	case types.Timestamp:
+		return until(v.Time, now), true
+	}
+	v, ok := toJSON(out)
+	if !ok {
+		return 0, false
+	}
+	return readWait(v, now)
 }
 
 func follow(s *scope, path []any) (any, bool) {

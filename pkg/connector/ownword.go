@@ -46,8 +46,7 @@ func (c *classifier) ownWord(resp *Response, s *scope) (reply envelope.Reply, ok
 	}
 	reply = envelope.Reply{Row: e.row(c.effect)}
 	if reply.Row.Directive == envelope.AfterDelay && !e.notBefore.IsZero() {
-		wait := min(max(e.notBefore.Sub(c.now()), 0), retryAfterMax)
-		reply.RetryAfter = wait.Milliseconds()
+		reply.RetryAfter = until(e.notBefore, farNow(resp.Header, c.now())).Milliseconds()
 	}
 	return reply, true
 }

@@ -1,7 +1,11 @@
 package connector
 
 import (
+	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/agentrun/executor/pkg/envelope"
@@ -55,8 +59,10 @@ func TestDefaultTable(t *testing.T) {
 	add(same(envelope.CodeResourceNotFound), 404, 410)
 	add(same(envelope.CodeStateConflict), 409)
 	add(same(envelope.CodeVersionConflict), 412, 428)
+	add(same(envelope.CodeResourceLocked), 423)
+	add(same(envelope.CodeUpstreamUnavailable), 425) // RFC 8470: a write was not processed either
 	add(same(envelope.CodeUpstreamRateLimited), 429)
-	add([2]envelope.Row{row(envelope.CodeUpstreamUnavailable, rd), unknown}, 408, 425, 500, 502, 503, 504, 599)
+	add([2]envelope.Row{row(envelope.CodeUpstreamUnavailable, rd), unknown}, 408, 500, 502, 503, 504, 599)
 	add([2]envelope.Row{directiveNever, directiveNever}, 402, 405, 406, 411, 413, 418, 451, 499)
 	for _, c := range cases {
 		for i, effect := range []envelope.Effect{rd, wr} {
@@ -120,6 +126,58 @@ func TestOtherKinds(t *testing.T) {
 			if got := classified(t, c.kind, effect, c.resp, nil); got.OK || got.Row != c.want[i] {
 				t.Errorf("%s %s: got %+v", c.name, effect, got.Row)
 			}
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the table in docs/tools.md anew")
+
+const (
+	statusesBegin = "<!-- statuses: written by go test ./pkg/connector -update -->\n"
+	statusesEnd   = "<!-- end of statuses -->"
+)
+
+// docs/tools.md shows the statuses as the code has them.
+func TestTheStatusesInTheDocsAreCurrent(t *testing.T) {
+	path := filepath.Join("..", "..", "docs", "tools.md")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(data), statusesBegin)
+	old, tail, ok2 := strings.Cut(rest, statusesEnd)
+	if !ok || !ok2 {
+		t.Fatalf("docs/tools.md lacks its markers %q and %q", statusesBegin, statusesEnd)
+	}
+	want := "\n" + StatusTable() + "\n"
+	if *update {
+		if err := os.WriteFile(path, []byte(head+statusesBegin+want+statusesEnd+tail), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if old != want {
+		t.Error("the statuses in docs/tools.md are not those of the code; make golden writes them anew")
+	}
+}
+
+// Every status from 200 on has one line that names its source, and no status has two.
+func TestEveryStatusHasItsSource(t *testing.T) {
+	seen := map[int]bool{}
+	for _, row := range statuses {
+		if !strings.Contains(row.source, "RFC ") {
+			t.Errorf("%s: source %q", row.name(), row.source)
+		}
+		for _, c := range row.codes {
+			if seen[c] {
+				t.Errorf("%d has two lines", c)
+			}
+			seen[c] = true
+		}
+	}
+	for status := 200; status < 600; status++ {
+		if statusOf(status) == nil {
+			t.Errorf("%d has no line", status)
 		}
 	}
 }

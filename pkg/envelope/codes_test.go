@@ -23,6 +23,7 @@ STEP_CONFLICT            | conflict      | step_conflict                 | not_c
 RUN_CLOSED               | conflict      | run_closed                    | not_committed         | never               | escalate                          | fatal
 STATE_CONFLICT           | conflict      | state_conflict                | not_committed         | never               | escalate                          | fatal
 VERSION_CONFLICT         | conflict      | version_conflict              | not_committed         | never               | escalate                          | fatal
+RESOURCE_LOCKED          | dependency    | resource_locked               | not_committed         | after_delay         | wait_and_retry                    | retryable
 UPSTREAM_RATE_LIMITED    | dependency    | provider_rate_limited         | not_committed         | after_delay         | wait_and_retry                    | retryable
 UPSTREAM_UNAVAILABLE     | dependency    | provider_unavailable          | not_committed         | after_delay         | wait_and_retry                    | retryable
 UPSTREAM_TIMEOUT         | dependency    | provider_timeout              | not_committed         | after_delay         | wait_and_retry                    | retryable

@@ -19,6 +19,7 @@ const (
 	CodeRunClosed               Code = "RUN_CLOSED"
 	CodeStateConflict           Code = "STATE_CONFLICT"
 	CodeVersionConflict         Code = "VERSION_CONFLICT"
+	CodeResourceLocked          Code = "RESOURCE_LOCKED"
 	CodeUpstreamRateLimited     Code = "UPSTREAM_RATE_LIMITED"
 	CodeUpstreamUnavailable     Code = "UPSTREAM_UNAVAILABLE"
 	CodeUpstreamTimeout         Code = "UPSTREAM_TIMEOUT"
@@ -105,6 +106,10 @@ var table = []entry{
 	{
 		Row{CodeVersionConflict, Conflict, "version_conflict", NotCommitted, Never, Escalate, Fatal},
 		"The resource has changed in the meantime. Read it again before deciding.", "The request conflicts with a newer version.", "The provider reports a version conflict; nothing was done.",
+	},
+	{
+		Row{CodeResourceLocked, Dependency, "resource_locked", NotCommitted, AfterDelay, WaitAndRetry, Retryable},
+		"Somebody else has the resource locked. The runtime tries again by itself.", "This takes a little longer than usual.", "The provider has the resource locked for somebody else; nothing was done.",
 	},
 	{
 		Row{CodeUpstreamRateLimited, Dependency, "provider_rate_limited", NotCommitted, AfterDelay, WaitAndRetry, Retryable},

@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -116,8 +114,10 @@ func (t *tool) params(r *connector.Request) *mcp.CallToolParams {
 func (t *tool) response(d *dispatch, r *connector.Request, offer *Offer) (out connector.Response, lost bool) {
 	switch {
 	case d.status != 0:
-		fault, lost := t.statusFault(d)
-		out = connector.Response{Status: d.status, Fault: fault}
+		out = connector.Response{Status: d.status, Header: d.header}
+		if lost = d.sessionLost(); lost {
+			out.Fault = &connector.Fault{Code: envelope.CodeUpstreamUnavailable, CommitState: envelope.NotCommitted}
+		}
 		if d.fault != nil {
 			out.MCPCode = int(d.fault.Code)
 		}
@@ -215,35 +215,9 @@ func (t *tool) protocolError(e *jsonrpc.Error, limit int) connector.Response {
 	return connector.Response{IsError: true, Body: body}
 }
 
-// statusFault is an HTTP status that is no success, read as the default table reads it. lost: a server that no longer
-// knows the session must say 404, and many say 400; the call was refused for that and not looked at.
-func (t *tool) statusFault(d *dispatch) (f *connector.Fault, lost bool) {
-	status := d.status
-	if d.session && (status == http.StatusNotFound || status == http.StatusBadRequest && (d.fault == nil || d.fault.Code == -32000 || d.fault.Code == -32001)) {
-		return &connector.Fault{Code: envelope.CodeUpstreamUnavailable, CommitState: envelope.NotCommitted}, true
-	}
-	code, known := map[int]envelope.Code{
-		401: envelope.CodeUpstreamDenied, 403: envelope.CodeUpstreamDenied,
-		404: envelope.CodeResourceNotFound, 410: envelope.CodeResourceNotFound,
-		409: envelope.CodeStateConflict, 412: envelope.CodeVersionConflict, 428: envelope.CodeVersionConflict, 429: envelope.CodeUpstreamRateLimited,
-		307: envelope.CodeUpstreamError, 308: envelope.CodeUpstreamError,
-	}[status]
-	switch {
-	case known:
-	case status >= 400 && status < 500 && status != 408 && status != 425:
-		code = envelope.CodeUpstreamRejectedInput
-	case t.effect == envelope.Write:
-		code = envelope.CodeOutcomeUnknown
-	case status >= 300 && status < 400:
-		code = envelope.CodeUpstreamError
-	default:
-		code = envelope.CodeUpstreamUnavailable
-	}
-	f = &connector.Fault{Code: code}
-	if seconds, err := strconv.ParseUint(d.wait, 10, 31); err == nil {
-		f.RetryAfter = time.Duration(seconds) * time.Second
-	} else if at, err := http.ParseTime(d.wait); err == nil {
-		f.RetryAfter = max(time.Until(at), 0)
-	}
-	return f, false
+// sessionLost: a server that no longer knows the session must say 404, and many say 400; the call was refused for that and
+// not looked at.
+func (d *dispatch) sessionLost() bool {
+	return d.session && (d.status == http.StatusNotFound ||
+		d.status == http.StatusBadRequest && (d.fault == nil || d.fault.Code == -32000 || d.fault.Code == -32001))
 }

@@ -25,10 +25,10 @@ type dispatch struct {
 
 	// How it ended, readable once end is closed.
 	failure connector.Failure
-	status  int // of an HTTP response that is no success
-	wait    string
-	session bool            // the request named a session
-	result  json.RawMessage // as it arrived
+	status  int                 // of an HTTP response that is no success
+	header  map[string][]string // its header, names in lower case
+	session bool                // the request named a session
+	result  json.RawMessage     // as it arrived
 	fault   *jsonrpc.Error
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -231,7 +232,7 @@ func (d *dispatch) respond(req *http.Request, resp *http.Response) *http.Respons
 	switch {
 	case resp.StatusCode < 200 || resp.StatusCode >= 300:
 		d.settle(func(d *dispatch) {
-			d.status, d.wait = resp.StatusCode, resp.Header.Get("Retry-After")
+			d.status, d.header = resp.StatusCode, lowerCase(resp.Header)
 			if r := decodeResponse(body); r != nil {
 				d.fault, _ = r.Error.(*jsonrpc.Error)
 			}
@@ -247,6 +248,14 @@ func (d *dispatch) respond(req *http.Request, resp *http.Response) *http.Respons
 		return resp
 	}
 	return substitute(req, resp)
+}
+
+func lowerCase(h http.Header) map[string][]string {
+	out := make(map[string][]string, len(h))
+	for name, v := range h {
+		out[strings.ToLower(name)] = v
+	}
+	return out
 }
 
 func decodeResponse(body []byte) *jsonrpc.Response {

@@ -141,9 +141,11 @@ func TestStatuses(t *testing.T) {
 		308: {envelope.CodeUpstreamError, envelope.CodeUpstreamError},
 		400: {envelope.CodeUpstreamRejectedInput, envelope.CodeUpstreamRejectedInput},
 		401: {envelope.CodeUpstreamDenied, envelope.CodeUpstreamDenied},
-		403: {envelope.CodeUpstreamDenied, envelope.CodeUpstreamDenied},
+		403: {envelope.CodeUpstreamRateLimited, envelope.CodeUpstreamRateLimited}, // it says when to come again
 		404: {envelope.CodeResourceNotFound, envelope.CodeResourceNotFound},
 		408: {envelope.CodeUpstreamUnavailable, envelope.CodeOutcomeUnknown},
+		423: {envelope.CodeResourceLocked, envelope.CodeResourceLocked},
+		425: {envelope.CodeUpstreamUnavailable, envelope.CodeUpstreamUnavailable},
 		415: {envelope.CodeUpstreamRejectedInput, envelope.CodeUpstreamRejectedInput},
 		429: {envelope.CodeUpstreamRateLimited, envelope.CodeUpstreamRateLimited},
 		500: {envelope.CodeUpstreamUnavailable, envelope.CodeOutcomeUnknown},
