@@ -61,7 +61,8 @@ type doctor struct {
 	ExecutorConfig
 	findings []Finding
 	mu       sync.Mutex
-	refused  []string // what the server said about permissions
+	known    journal.Known // what the journal remembers of the store; zero: it cannot be read now
+	refused  []string      // what the server said about permissions
 }
 
 func (d *doctor) find(check string, h Health, fix, format string, args ...any) {
@@ -89,6 +90,7 @@ func (d *doctor) journal() {
 	case err == nil && len(report.Problems) > 0:
 		d.find("journal", Ill, "keep the file; see Back up and restore in docs/operations.md", "%s is damaged: %s", path, report.Problems[0])
 	case err == nil:
+		d.known = report.Known
 		d.find("journal", Well, "", "%s can be opened, and no process has it", path)
 	case errors.Is(err, journal.ErrNewer):
 		d.find("journal", Ill, "start the version that wrote it, or a later one; see Upgrade in docs/operations.md", "%v", err)
@@ -199,6 +201,7 @@ func (d *doctor) server(ctx context.Context, monitor string) {
 		return
 	}
 	d.streams(ctx, js)
+	d.generation(ctx, nc, js)
 	d.consumers(ctx, js)
 	d.ahead(ctx, nc)
 	d.permissions(ctx, nc)
@@ -344,6 +347,10 @@ func (d *doctor) consumers(ctx context.Context, js jetstream.JetStream) {
 			d.find("queue "+queue, Ill, "give this user the lines of deploy/nats/accounts.conf with "+name, "not readable: %v", err)
 		default:
 			info := c.CachedInfo()
+			if info.Paused {
+				d.find("queue "+queue, Ill, "nats consumer resume "+bus.JobsStream+" "+name+", and the same of "+bus.WakesStream, "its consumer is paused: nothing is delivered")
+				continue
+			}
 			h := Well
 			if info.NumPending > 0 && info.NumWaiting == 0 {
 				h = Doubtful

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -53,7 +52,11 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 		p.log.Info("embedded NATS listens", "url", c.NATS)
 		go nats.Mend(ctx, p.log, mendEvery)
 	}
-	conn, err := connect(&c.Process, p, "executor")
+	known, err := j.Known()
+	if err != nil {
+		return err
+	}
+	conn, err := connect(&c.Process, p, "executor", known.Seen, journalID(j))
 	if err != nil {
 		return err
 	}
@@ -64,7 +67,12 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	kinds.use(conn.NATS())
 	tools := newLive(box)
 	defer p.traced(ctx, "agentrun-executor", &c.Process, tools)()
-	w := newWorker(&c, p, conn, j, tools)
+	store := &keptStore{conn: conn}
+	w := newWorker(&c, p, conn, j, tools, store)
+	if store.Keeper, err = p.keeper(&c.Process, conn, j, w.Restore); err != nil {
+		return err
+	}
+	go store.Run(ctx)
 	name := uuid.NewString()
 	own := func() offer { return offer{Name: name, Queues: c.Queues, Tools: tools.box().Registry.Names()} }
 	others := newRoster(own, func(data []byte) error { return conn.Tell(rosterHint, data) }, tools.unknownToolGrace)
@@ -76,16 +84,16 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 		w.Refresh()
 		_ = others.announce() // and again soon, should it be lost
 	}, kinds)
-	return p.work(ctx, &c, conn, j, w, fleet)
+	return p.work(ctx, &c, conn, j, w, store, fleet)
 }
 
 // newWorker puts the worker together.
-func newWorker(c *ExecutorConfig, p *process, conn *bus.Conn, j *journal.Journal, tools *live) *worker.Worker {
+func newWorker(c *ExecutorConfig, p *process, conn *bus.Conn, j *journal.Journal, tools *live, store worker.Store) *worker.Worker {
 	return worker.New(worker.Config{
 		ID: c.ID, Holder: j.Holder(), Lease: c.Lease, Concurrency: c.Concurrency, DrainTimeout: c.DrainTimeout,
 		PoisonAfter: tools.box().File.Defaults.PoisonAfter, Defaults: tools.defaults, Shares: tools.share,
 		Boot: boottime.Now, Random: rand.Float64, UnknownToolGrace: tools.unknownToolGrace,
-		Records: newRecords(conn, p, &c.Process, tools), Journal: j, Tools: tools, Hints: conn, Store: streamStore{conn},
+		Records: newRecords(conn, p, &c.Process, tools), Journal: j, Tools: tools, Hints: conn, Store: store,
 		Observe: p.observer, Ready: p.ready, Log: p.log,
 	})
 }
@@ -109,7 +117,11 @@ func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
 		return err
 	}
 	defer p.end("the journal", j.Close)
-	conn, err := connect(&c.Process, p, "executor journal restore")
+	known, err := j.Known()
+	if err != nil {
+		return err
+	}
+	conn, err := connect(&c.Process, p, "executor journal restore", known.Seen, journalID(j))
 	if err != nil {
 		return err
 	}
@@ -117,39 +129,22 @@ func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
 	if err := p.setup(ctx, conn, c.NATS, streams(&c.Process, c.Queues...)); err != nil {
 		return err
 	}
-	created, err := conn.StreamCreated(ctx)
+	w := newWorker(&c, p, conn, j, newLive(box), streamStore{conn})
+	keeper, err := p.keeper(&c.Process, conn, j, w.Restore)
 	if err != nil {
 		return err
 	}
-	w := newWorker(&c, p, conn, j, newLive(box))
-	if err := w.Restore(ctx, created); err != nil {
+	if err := keeper.RestoreNow(ctx); err != nil {
 		return err
 	}
 	return w.Settle(ctx)
 }
 
 // work settles the journal, pulls until ctx ends and drains.
-func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j *journal.Journal, w *worker.Worker, fleet *fleetCount) error {
-	created, err := conn.StreamCreated(ctx)
-	if err == nil {
-		err = w.SettleStore(ctx, created)
-	}
-	if err == nil {
-		err = w.Settle(ctx)
-	}
-	if err != nil {
+func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j *journal.Journal, w *worker.Worker, store *keptStore, fleet *fleetCount) error {
+	if err := w.Settle(ctx); err != nil {
 		return stopped(ctx, fmt.Errorf("settling the journal: %w", err))
 	}
-	conn.OnReplaced(func(created time.Time) {
-		p.ready.Block("store", "the store of run records was made anew; what the journal knows is being restored")
-		go func() {
-			if err := w.SettleStore(ctx, created); err != nil && ctx.Err() == nil {
-				p.log.Error("the journal is not restored; nothing is pulled", "error", err)
-				return
-			}
-			p.ready.Clear("store")
-		}()
-	})
 	stopHints, err := conn.OnHint(j.Holder(), w.Hinted)
 	if err != nil {
 		return err
@@ -175,6 +170,7 @@ func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j
 	p.ready.Draining()
 	p.log.Info("draining", "runs", w.Busy(), "timeout", c.DrainTimeout)
 	w.Drain(context.WithoutCancel(ctx), puller)
+	store.Leave(context.WithoutCancel(ctx))
 	p.log.Info("drained")
 	return nil
 }

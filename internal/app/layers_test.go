@@ -16,7 +16,7 @@ const module = "github.com/agentrun/executor/"
 // The layers of CONTRIBUTING.md: what each package's code may import of this module and of the outside.
 var (
 	core    = []string{"pkg/run", "pkg/budget", "pkg/envelope", "pkg/deadletter"}
-	drivers = []string{"internal/worker", "internal/reconcile", "internal/operator", "internal/record"}
+	drivers = []string{"internal/worker", "internal/reconcile", "internal/operator", "internal/record", "internal/generation"}
 	edges   = []string{"internal/bus", "internal/journal", "internal/config", "internal/observe", "internal/trace", "internal/terminal", "pkg/connector"}
 	wiring  = []string{"internal/app", "internal/cli", "internal/demo", "pkg/executor", "cmd"}
 

@@ -37,10 +37,14 @@ func NewWatch(conn *bus.Conn, index *operator.Index) reconcile.Watch { return wa
 // NewFleet is the record of which reconciler is active.
 func NewFleet(conn *bus.Conn) reconcile.Fleet { return fleet{conn} }
 
+// streamStore believes that the store keeps what it is given.
 type streamStore struct{ conn *bus.Conn }
 
-// Created is known only while the streams have been looked at since the last reconnect.
-func (s streamStore) Created() (time.Time, bool) {
+// Current is known only while the streams have been looked at since the last reconnect.
+func (s streamStore) Current() (token string, ok bool) {
 	st := s.conn.Status()
-	return st.Created, !st.Observed.IsZero() && !st.Created.IsZero()
+	return st.Created.String(), !st.Observed.IsZero()
 }
+
+func (streamStore) Vanished(string) {}
+func (streamStore) Sent()           {}

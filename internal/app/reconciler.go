@@ -33,7 +33,7 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 		return err
 	}
 	defer p.close()
-	conn, err := connect(&c.Process, p, "reconciler")
+	conn, err := connect(&c.Process, p, "reconciler", 0)
 	if err != nil {
 		return err
 	}
@@ -41,6 +41,11 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	if err := p.setup(ctx, conn, c.NATS, streams(&c.Process)); err != nil {
 		return stopped(ctx, err)
 	}
+	keeper, err := p.keeper(&c.Process, conn, nil, nil)
+	if err != nil {
+		return err
+	}
+	go keeper.Run(ctx)
 	kinds.use(conn.NATS())
 	tools := newLive(box)
 	defer p.traced(ctx, "agentrun-reconciler", &c.Process, tools)()
@@ -48,7 +53,7 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	records, index := newRecords(conn, p, &c.Process, tools), newIndex(p, conn)
 	rc := reconcile.New(reconcile.Config{
 		ID: c.ID, Holder: uuid.NewString() + ".1", Lease: c.Lease, Workers: 64, Boot: boottime.Now, Random: rand.Float64,
-		Records: records, Tools: tools, Watch: watches{conn, index}, Waker: conn, Fleet: fleet{conn},
+		Records: records, Tools: tools, Watch: watches{conn, index}, Waker: conn, Fleet: fleet{conn}, Store: keptStore{keeper, conn},
 		Observe: uncounted{p.observer}, Health: p.ready, Log: p.log,
 	})
 	conn.OnClockSet(func(by time.Duration) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/generation"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -135,9 +136,10 @@ func streams(c *Process, queues ...string) bus.Config {
 }
 
 // connect begins to connect, for ever: a server that is away is a matter of readiness, not an error.
-func connect(c *Process, p *process, name string) (*bus.Conn, error) {
+// fleet names the records of the fleet that are followed, seen is the highest sequence of AGENTRUN_RUNS known from before.
+func connect(c *Process, p *process, name string, seen uint64, fleet ...string) (*bus.Conn, error) {
 	o := c.Connection.bus(name + " " + c.ID)
-	o.Logger = p.log
+	o.Logger, o.Fleet, o.Seen = p.log, append(fleet, generation.StateName), seen
 	conn, err := bus.Connect(o)
 	if err != nil {
 		return nil, err

@@ -55,9 +55,6 @@ func (b *bench) startAgentrun() working {
 		Records: app.NewRecords(b.conn, retention), Journal: b.journal, Tools: app.NewTools(registry), Hints: b.conn, Store: app.NewStore(b.conn),
 		Observe: observe.New(observe.Executor, "noop"), Ready: observe.NewReadiness(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
-	if err := w.SettleStore(context.Background(), b.conn.Status().Created); err != nil {
-		fail(err)
-	}
 	puller, err := b.conn.NewPuller([]string{queue}, bus.Turns{}, func(d bus.Delivery) { w.Deliver(app.NewDelivery(d)) })
 	if err != nil {
 		fail(err)

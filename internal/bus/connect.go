@@ -53,6 +53,9 @@ type Options struct {
 
 	TLSCA, TLSCert, TLSKey string // files, optional
 
+	Fleet []string // names of records of the fleet that every look at the streams reads
+	Seen  uint64   // the highest sequence of AGENTRUN_RUNS that is known from before; a server that shows less has gone back
+
 	InboxPrefix string // default _INBOX
 	InProcess   nats.InProcessConnProvider
 	Logger      *slog.Logger // default: slog.Default()
@@ -76,20 +79,23 @@ type Conn struct {
 	mux  *mux
 	opts Options
 
-	mu       sync.Mutex
-	changed  chan struct{} // closed and replaced at each change of the connection's state
-	gone     chan struct{} // closed and replaced when the connection is lost
-	denied   chan struct{} // closed and replaced when the server has refused this user something
-	made     chan struct{} // closed and replaced when a stream was made
-	closed   chan struct{} // closed for good
-	denial   error         // the latest
-	closing  bool
-	config   Config // of Setup
-	ready    bool   // Setup has succeeded
-	status   Status
-	replaced []func(time.Time)
-	why      string      // the last attempt to connect failed, "" while there is a connection
-	single   atomic.Bool // the streams have one replica each
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced at each change of the connection's state
+	gone    chan struct{} // closed and replaced when the connection is lost
+	denied  chan struct{} // closed and replaced when the server has refused this user something
+	made    chan struct{} // closed and replaced when a stream was made
+	closed  chan struct{} // closed for good
+	denial  error         // the latest
+	closing bool
+	config  Config // of Setup
+	ready   bool   // Setup has succeeded
+	status  Status
+	looked  []func(Status)
+	doubts  uint64        // how often what the last look found was thrown away
+	looking sync.Mutex    // one look at a time, so that followers are told in order
+	why     string        // the last attempt to connect failed, "" while there is a connection
+	single  atomic.Bool   // the streams have one replica each
+	seen    atomic.Uint64 // the highest sequence of AGENTRUN_RUNS
 
 	keeper *keeper
 	clock  Clock
@@ -114,6 +120,7 @@ func Connect(o Options) (*Conn, error) {
 		changed: make(chan struct{}), gone: make(chan struct{}), made: make(chan struct{}), denied: make(chan struct{}),
 		closed: make(chan struct{}),
 	}
+	c.seen.Store(o.Seen)
 	c.keeper = newKeeper(c)
 	c.clock.now = boottime.Now
 	c.runs.conn = c
@@ -172,9 +179,7 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 			}
 			c.mux.loseAll()
 			c.signal(&c.gone)
-			c.mu.Lock()
-			c.status.Observed = time.Time{} // whoever comes back may have another store
-			c.mu.Unlock()
+			c.forget() // whoever comes back may have another store
 			c.stateChanged()
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { c.stateChanged() }),

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// observeEvery bounds how long a stream that disappeared without anybody asking for it stays unnoticed, and how old
-	// a clock sample is.
-	observeEvery = 10 * time.Second
+	// observeEvery bounds how long a stream that disappeared, went back or was changed by hand stays unnoticed, and how
+	// old a clock sample is.
+	observeEvery = 8 * time.Second
 	// checkGap is the least time between two checks that calls without an answer ask for.
 	checkGap = 250 * time.Millisecond
 	// keeperTimeout is for one check of everything.
@@ -87,17 +87,25 @@ func (k *keeper) once(ctx context.Context) {
 	tryCtx, cancel := c.attempt(ctx)
 	defer cancel()
 	err := c.Ensure(tryCtx)
-	if err == nil {
-		err = c.observe(tryCtx)
-	}
-	if err != nil {
-		k.check()
-		if errors.Is(tryCtx.Err(), context.Canceled) {
-			return // the connection changed under it: that says nothing about the streams
-		}
-	}
+	var byHand *ChangedError
+	found := errors.As(err, &byHand)
 	c.mu.Lock()
 	before := c.status.Problem
+	c.status.Changed = byHand
+	c.mu.Unlock()
+	if err == nil || found {
+		err = errors.Join(err, c.observe(tryCtx))
+	}
+	switch {
+	case found:
+		time.AfterFunc(time.Second, k.check) // it is mended by hand too
+	case err != nil:
+		k.check()
+	}
+	if err != nil && errors.Is(tryCtx.Err(), context.Canceled) {
+		return // the connection changed under it: that says nothing about the streams
+	}
+	c.mu.Lock()
 	c.status.Problem = err
 	c.mu.Unlock()
 	switch {
@@ -128,13 +136,20 @@ func (c *Conn) attempt(ctx context.Context) (context.Context, context.CancelFunc
 // Status is what readiness and the limits on intake are judged by.
 type Status struct {
 	Connected bool
-	Problem   error     // of the last check of the streams; nil: as they must be
-	Observed  time.Time // when the counts were read, by the local clock; zero: never
+	Changed   *ChangedError // what somebody has changed by hand and must be changed back; nil: nothing
+	Problem   error         // of the last check of the streams; nil: as they must be
+	Observed  time.Time     // when the counts were read, by the local clock; zero: never
 
 	Runs, RunsMax       int64     // messages of AGENTRUN_RUNS and their limit
 	Letters, LettersMax int64     // the same of AGENTRUN_DEADLETTERS
 	Jobs, JobsMax       int64     // the same of AGENTRUN_JOBS
 	Created             time.Time // of AGENTRUN_RUNS
+
+	Asked  time.Time               // when the look began whose findings these are
+	Last   uint64                  // the last sequence of AGENTRUN_RUNS
+	Losses int                     // how often AGENTRUN_RUNS was found to have lost what was in it, since the connection began
+	Loss   string                  // the latest of them, in words
+	Fleet  map[string]FleetMessage // those of Options.Fleet that are there
 
 	replicated            bool
 	runsKept, lettersKept int64 // places for messages on their way
@@ -193,8 +208,15 @@ func (c *Conn) facts(ctx context.Context, stream string) (streamFacts, error) {
 	return f, nil
 }
 
-// observe reads clock, counts and the creation time of AGENTRUN_RUNS.
+// observe reads clock, counts, and what tells which store this is. Whoever follows the looks is told before anybody can
+// see that the streams have been looked at.
 func (c *Conn) observe(ctx context.Context) error {
+	c.looking.Lock()
+	defer c.looking.Unlock()
+	c.mu.Lock()
+	doubts := c.doubts
+	c.mu.Unlock()
+	asked, seen := time.Now(), c.seen.Load()
 	runs, err := c.facts(ctx, RunsStream)
 	if err != nil {
 		return err
@@ -207,25 +229,93 @@ func (c *Conn) observe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
 	c.single.Store(runs.Config.Replicas == 1 && runs.Config.AllowDirect && letters.Config.AllowDirect)
-	before := c.status.Created
-	c.status.Created = runs.Created
-	c.status.Runs, c.status.RunsMax = runs.State.Messages, ourLimit(runs.Config.MaxMsgs, runs.Config.Replicas)
-	c.status.Letters, c.status.LettersMax = letters.State.Messages, ourLimit(letters.Config.MaxMsgs, letters.Config.Replicas)
-	c.status.Jobs, c.status.JobsMax = jobs.State.Messages, jobs.Config.MaxMsgs
-	c.status.replicated = runs.Config.Replicas > 1
-	c.status.Observed = time.Now()
-	watchers := c.replaced
-	c.mu.Unlock()
-	if !before.IsZero() && !before.Equal(runs.Created) {
-		c.log.Warn("the store of run records was made anew", "was", before, "is", runs.Created)
-		for _, fn := range watchers {
-			fn(runs.Created)
-		}
+	fleet, err := c.readFleet(ctx)
+	if err != nil {
+		return err
 	}
+	c.mu.Lock()
+	s := &c.status
+	s.Asked, s.Fleet, s.Last = asked, fleet, runs.State.LastSeq
+	switch {
+	case !s.Created.IsZero() && !s.Created.Equal(runs.Created):
+		c.lostLocked(fmt.Sprintf("%s was made anew: it is of %s and was of %s", RunsStream, runs.Created.Format(time.RFC3339), s.Created.Format(time.RFC3339)))
+		c.seen.Store(runs.State.LastSeq)
+	case runs.State.LastSeq < seen:
+		c.lostLocked(fmt.Sprintf("%s has gone back: it ends at sequence %d and had reached %d", RunsStream, runs.State.LastSeq, seen))
+		c.seen.Store(runs.State.LastSeq)
+	default:
+		c.saw(runs.State.LastSeq)
+	}
+	s.Created = runs.Created
+	s.Runs, s.RunsMax = runs.State.Messages, ourLimit(runs.Config.MaxMsgs, runs.Config.Replicas)
+	s.Letters, s.LettersMax = letters.State.Messages, ourLimit(letters.Config.MaxMsgs, letters.Config.Replicas)
+	s.Jobs, s.JobsMax = jobs.State.Messages, jobs.Config.MaxMsgs
+	s.replicated = runs.Config.Replicas > 1
+	told, followers := *s, c.looked
+	c.mu.Unlock()
+	for _, fn := range followers {
+		fn(told)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.doubts != doubts {
+		return errStale
+	}
+	c.status.Observed = time.Now()
 	return nil
 }
+
+// errStale: the connection was lost, or something contradicted what was known, while the streams were looked at.
+var errStale = errors.New("the streams must be looked at again")
+
+// forget throws away what the last look found.
+func (c *Conn) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.doubts++
+	c.status.Observed = time.Time{}
+}
+
+func (c *Conn) lostLocked(what string) {
+	c.status.Losses++
+	c.status.Loss = what
+	c.log.Error("the store of run records has lost what was in it", "what", what)
+}
+
+// saw notes that AGENTRUN_RUNS has reached a sequence.
+func (c *Conn) saw(seq uint64) {
+	for {
+		known := c.seen.Load()
+		if seq <= known || c.seen.CompareAndSwap(known, seq) {
+			return
+		}
+	}
+}
+
+// doubt asks for a look at the streams, and lets nobody believe the last one until then: something contradicts it.
+func (c *Conn) doubt() {
+	c.forget()
+	c.keeper.check()
+}
+
+// Looked reports whether the streams have been looked at since the connection was made, and nothing has contradicted that.
+func (c *Conn) Looked() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.status.Observed.IsZero()
+}
+
+// LookNow looks at the streams and returns when that is done.
+func (c *Conn) LookNow(ctx context.Context) error {
+	if !c.nc.IsConnected() {
+		return errors.New("bus: not connected")
+	}
+	return c.observe(ctx)
+}
+
+// Look asks for a look at the streams soon; it never blocks.
+func (c *Conn) Look() { c.keeper.check() }
 
 // admit keeps a place for a new message of a stream of registers until settled is called, with whether it was stored. In a
 // replicated stream it refuses one beyond our limit (see serverLimit). What others have added since the last look is not
@@ -271,20 +361,14 @@ func (c *Conn) LettersFull(ctx context.Context) (bool, error) {
 	return limit > 0 && f.State.Messages >= limit, nil
 }
 
-// StreamCreated reads when AGENTRUN_RUNS was made. A journal that remembers another time has outlived a loss of the
-// store.
-func (c *Conn) StreamCreated(ctx context.Context) (time.Time, error) {
-	f, err := c.facts(ctx, RunsStream)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("bus: creation time: %w", err)
-	}
-	return f.Created, nil
-}
-
-// OnReplaced calls fn, from the connection's own goroutine, whenever AGENTRUN_RUNS is found to have been made anew
-// while this process runs. fn must not block.
-func (c *Conn) OnReplaced(fn func(created time.Time)) {
+// OnLook calls fn after every look at the streams, from the goroutine that looks, and once at once if there has been one: a
+// loss that was found before is not missed. fn must not block.
+func (c *Conn) OnLook(fn func(Status)) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.replaced = append(c.replaced, fn)
+	c.looked = append(c.looked, fn)
+	now := c.status
+	c.mu.Unlock()
+	if !now.Asked.IsZero() {
+		fn(now)
+	}
 }

@@ -174,6 +174,9 @@ func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, 
 			return 0, err
 		}
 		if refused == nil {
+			if stream == RunsStream {
+				c.saw(seq)
+			}
 			return seq, nil
 		}
 		full := errors.Is(refused.asError(), ErrStoreFull)
@@ -201,6 +204,9 @@ func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, 
 		// deposed may read stale, but it cannot refuse.
 		last, told := refused.last()
 		if stored.Seq > expect || told && stored.Seq == last && stored.Seq != expect {
+			if stored.Seq < expect && stream == RunsStream {
+				c.doubt() // what was known to be stored is gone: expired, or the store has gone back
+			}
 			return 0, ErrConflict
 		}
 		if err := p.again(ctx); err != nil {

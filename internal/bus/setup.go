@@ -258,8 +258,11 @@ func (c *Conn) ensureStream(ctx context.Context, name string, cfg Config, update
 	if err := compare(have, want); err != nil {
 		return err
 	}
+	if !update {
+		return spoilt(have)
+	}
 	next, changed := merge(have, want)
-	if !changed || !update {
+	if !changed {
 		return nil
 	}
 	if _, err := c.js.UpdateStream(ctx, next); err != nil {
@@ -307,6 +310,47 @@ func compare(have, want jetstream.StreamConfig) error {
 	return nil
 }
 
+// What a ChangedError is about.
+const (
+	Settings = "settings" // a stream forgets or refuses what it must keep
+	Paused   = "paused"   // a consumer delivers nothing
+)
+
+// ChangedError is a stream or a consumer that somebody has changed by hand so that work is lost or stands still.
+type ChangedError struct {
+	Stream, What string
+	Text, Remedy string
+}
+
+func (e *ChangedError) Error() string { return e.Text + "; mend it: " + e.Remedy }
+
+// spoilt names the first setting that was changed since Setup and with which a stream forgets what is relied on, or refuses
+// it. Sizes are the operator's.
+func spoilt(have jetstream.StreamConfig) error {
+	want := Config{}.stream(have.Name, &have)
+	for _, f := range []struct {
+		name       string
+		have, want any
+	}{
+		{"max_age", have.MaxAge, want.MaxAge},
+		{"max_bytes", have.MaxBytes, want.MaxBytes},
+		{"max_msgs_per_subject", have.MaxMsgsPerSubject, want.MaxMsgsPerSubject},
+		{"discard", have.Discard, want.Discard},
+		{"discard_new_per_subject", have.DiscardNewPerSubject, want.DiscardNewPerSubject},
+		{"no_ack", have.NoAck, want.NoAck},
+		{"allow_msg_ttl", have.AllowMsgTTL, want.AllowMsgTTL},
+		{"allow_rollup_hdrs", have.AllowRollup, want.AllowRollup},
+	} {
+		if f.have != f.want {
+			return &ChangedError{
+				Stream: have.Name, What: Settings, Text: fmt.Sprintf("stream %s was changed: %s is %v, must be %v", have.Name, f.name, f.have, f.want),
+				Remedy: "nats stream edit " + have.Name + ", or restart a reconciler, which sets it again",
+			}
+		}
+	}
+	return nil
+}
+
 // merge returns have with the limits, ages and switches of want. What is not ours to say (placement, metadata) stays.
 func merge(have, want jetstream.StreamConfig) (next jetstream.StreamConfig, changed bool) {
 	next = have
@@ -341,6 +385,13 @@ func (c *Conn) ensureConsumer(ctx context.Context, stream, filter, queue string,
 	have, err := c.js.Consumer(ctx, stream, name)
 	switch {
 	case err == nil && !update:
+		if info := have.CachedInfo(); info.Paused && info.Config.PauseUntil != nil {
+			return &ChangedError{
+				Stream: stream, What: Paused,
+				Text:   fmt.Sprintf("consumer %s of %s is paused until %s: nothing of its queue is delivered", name, stream, info.Config.PauseUntil.UTC().Format(time.RFC3339)),
+				Remedy: "nats consumer resume " + stream + " " + name,
+			}
+		}
 		return nil
 	case err == nil:
 		got := have.CachedInfo().Config

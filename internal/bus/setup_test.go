@@ -171,12 +171,16 @@ func TestConnectBeforeTheServerRuns(t *testing.T) {
 func TestEveryStreamThatDisappearsIsMadeAgain(t *testing.T) {
 	server := bustest.Start(t)
 	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
-	before, err := c.StreamCreated(deadline(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	replaced := make(chan time.Time, 1)
-	c.OnReplaced(func(created time.Time) { replaced <- created })
+	before := c.Status().Created
+	replaced := make(chan bus.Status, 1)
+	c.OnLook(func(s bus.Status) {
+		if s.Losses == 1 && !s.Created.Equal(before) {
+			select {
+			case replaced <- s:
+			default:
+			}
+		}
+	})
 	nc := server.Conn()
 	writes := map[string]func(context.Context) error{
 		bus.RunsStream: func(ctx context.Context) error {
@@ -214,12 +218,120 @@ func TestEveryStreamThatDisappearsIsMadeAgain(t *testing.T) {
 		}
 	}
 	after := receive(t, "word of the new store", replaced)
-	if created, err := c.StreamCreated(deadline(t)); err != nil || !created.Equal(after) || !created.After(before) {
-		t.Fatalf("created %s, told %s, before %s: %v", created, after, before, err)
+	if got := c.Status(); !got.Created.Equal(after.Created) || !got.Created.After(before) {
+		t.Fatalf("status: %+v; before %s, told %s", got, before, after.Created)
 	}
-	if got := c.Status(); !got.Created.Equal(after) {
-		t.Fatalf("status: %+v", got)
+}
+
+// Whoever begins to follow the looks after a loss was found is told of it all the same.
+func TestALossIsToldToWhoComesLater(t *testing.T) {
+	server := bustest.Start(t)
+	c := setUp(t, server.URL, bus.Config{})
+	before := c.Status().Created
+	if _, err := server.Conn().Request("$JS.API.STREAM.DELETE."+bus.RunsStream, nil, 5*time.Second); err != nil {
+		t.Fatal(err)
 	}
+	c.Look()
+	bustest.Eventually(t, "the new stream is seen", func() bool { return !c.Status().Created.Equal(before) })
+	told := make(chan bus.Status, 1)
+	c.OnLook(func(s bus.Status) {
+		select {
+		case told <- s:
+		default:
+		}
+	})
+	if got := receive(t, "what the last look found", told); got.Losses != 1 || got.Created.Equal(before) {
+		t.Fatalf("told of %d losses, of the stream of %s; before %s", got.Losses, got.Created, before)
+	}
+}
+
+// A store that shows less than was seen has gone back: what is remembered from before the process counts, and what was
+// acknowledged to it. Nobody may believe the streams before it was told.
+func TestAStoreThatHasGoneBack(t *testing.T) {
+	server := bustest.Start(t)
+	c := setUp(t, server.URL, bus.Config{})
+	save := func(n int) (seq uint64) {
+		seq, err := c.Runs().Save(deadline(t), runID(n), []byte("x"), bus.RecordHeader{State: "s"}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return seq
+	}
+	save(1)
+	var seen uint64
+	looks, losses := make(chan bus.Status, 100), 0
+	c.OnLook(func(s bus.Status) {
+		if s.Losses > losses && c.Looked() {
+			t.Error("the streams are believed before anybody was told that they have gone back")
+		}
+		losses = s.Losses
+		looks <- s
+	})
+	server.Rewind(bus.RunsStream, func() { seen = save(2) })
+	for receive(t, "word that it has gone back", looks).Losses != 1 {
+	}
+	bustest.Eventually(t, "the streams are believed again", c.Looked)
+	if st := c.Status(); st.Losses != 1 || st.Last >= seen {
+		t.Fatalf("status %+v, seen %d", st, seen)
+	}
+	later, err := bus.Connect(bus.Options{URL: server.URL, Seen: seen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(later.Close)
+	if err := later.Setup(deadline(t), bus.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if st := later.Status(); st.Losses != 1 || !strings.Contains(st.Loss, "gone back") {
+		t.Fatalf("a process that remembers %d: %+v", seen, st)
+	}
+}
+
+// What is changed by hand so that records are forgotten, or nothing is delivered, is named with what mends it.
+func TestWhatIsChangedByHandIsNamed(t *testing.T) {
+	server := bustest.Start(t)
+	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	js, err := jetstream.New(server.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait := func(what string, is func(*bus.ChangedError) bool) {
+		t.Helper()
+		c.Look()
+		bustest.Eventually(t, what, func() bool { return is(c.Status().Changed) })
+	}
+	edit := func(stream string, change func(*jetstream.StreamConfig)) {
+		t.Helper()
+		s, err := js.Stream(deadline(t), stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := s.CachedInfo().Config
+		change(&cfg)
+		if _, err := js.UpdateStream(deadline(t), cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	edit(bus.RunsStream, func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour })
+	wait("max_age is named", func(e *bus.ChangedError) bool {
+		return e != nil && e.What == bus.Settings && e.Stream == bus.RunsStream && strings.Contains(e.Error(), "max_age is 1h0m0s")
+	})
+	if err := c.Healthy(); err == nil || !strings.Contains(err.Error(), "mend it: nats stream edit AGENTRUN_RUNS") {
+		t.Fatalf("healthy: %v", err)
+	}
+	edit(bus.RunsStream, func(c *jetstream.StreamConfig) { c.MaxAge = 0 })
+	wait("it is mended", func(e *bus.ChangedError) bool { return e == nil })
+	if _, err := js.PauseConsumer(deadline(t), bus.JobsStream, bus.ConsumerName("default"), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	wait("the pause is named", func(e *bus.ChangedError) bool {
+		return e != nil && e.What == bus.Paused && strings.Contains(e.Error(), "nats consumer resume AGENTRUN_JOBS executor-default")
+	})
+	if _, err := js.ResumeConsumer(deadline(t), bus.JobsStream, bus.ConsumerName("default")); err != nil {
+		t.Fatal(err)
+	}
+	wait("the pause is over", func(e *bus.ChangedError) bool { return e == nil })
+	bustest.Eventually(t, "healthy again", func() bool { return c.Healthy() == nil })
 }
 
 // A stream that is made anew has none of the sequences of the lost one: what a process knew of the lost one is refused.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/journal"
@@ -22,6 +23,7 @@ type journalCommand struct {
 	Check   journalCheck   `cmd:"" help:"Verify the whole file."`
 	Compact journalCompact `cmd:"" help:"Rewrite the file without its free pages."`
 	Restore journalRestore `cmd:"" help:"Bring what the journal knows into a NATS store that has lost it."`
+	Lost    journalLost    `cmd:"" help:"Say that the journal of an executor is lost, so that the fleet does not wait for it after the store has lost records."`
 }
 
 type journalFile struct {
@@ -56,6 +58,28 @@ func (c *journalRestore) run(ctx context.Context, env app.Env, tools []*connecto
 	return nil
 }
 
+// journalLost needs no journal: it is about one that is not there any more.
+type journalLost struct {
+	app.Connection `embed:""`
+	Journal        string `arg:"" name:"id" help:"The journal's id, as /readyz and doctor name it."`
+}
+
+// lostWait is how long the server may take.
+const lostWait = 10 * time.Second
+
+func (c *journalLost) run(ctx context.Context, env app.Env) error {
+	if err := c.Check(); err != nil {
+		return &app.Usage{Command: name + " journal lost", Err: err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, lostWait)
+	defer cancel()
+	if err := app.LostJournal(ctx, c.Connection, c.Journal); err != nil {
+		return err
+	}
+	fmt.Fprintln(env.Stdout, "nobody waits for journal "+c.Journal+"; the writes that only it knew may be sent again")
+	return nil
+}
+
 type journalCompact struct {
 	journalFile `embed:""`
 }
@@ -71,6 +95,8 @@ func (c *journalCommand) run(ctx context.Context, verb string, env app.Env, tool
 		return c.Check.run(env)
 	case "restore":
 		return c.Restore.run(ctx, env, tools)
+	case "lost", "lost <id>":
+		return c.Lost.run(ctx, env)
 	}
 	return c.Compact.run(env)
 }

@@ -141,7 +141,7 @@ func (w *world) knows(data string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := j.SetStoreCreated(s.CachedInfo().Created); err != nil {
+	if err := j.Adopt(journal.Known{Created: s.CachedInfo().Created}); err != nil {
 		w.t.Error(err)
 	}
 	if err := j.Close(); err != nil {

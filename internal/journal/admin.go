@@ -22,6 +22,7 @@ type Report struct {
 	FileBytes int64
 	UsedBytes int64    // of pages that hold something; Compact gives the rest back
 	Problems  []string // empty: the journal is sound; at most 20
+	Known     Known    // the store of run records that it has settled with
 }
 
 // Check verifies everything in the journal at path, which no executor may have open, and changes nothing. Damage is in
@@ -39,8 +40,9 @@ func Check(path string) (Report, error) {
 	if found.newer != "" {
 		return Report{}, found.damage(path)
 	}
+	var known Known
 	if len(found.problems) == 0 {
-		if err := checkInside(path, f, found); err != nil {
+		if known, err = checkInside(path, f, found); err != nil {
 			return Report{}, err
 		}
 	}
@@ -48,23 +50,27 @@ func Check(path string) (Report, error) {
 		ID: found.id, Starts: found.starts,
 		Intents: found.entries[string(bucketIntents)], Effects: found.entries[string(bucketEffects)],
 		Unsettled: found.entries[string(bucketUnsettled)],
-		FileBytes: found.fileSize, UsedBytes: int64(found.used) * int64(found.pageSize), Problems: found.problems,
+		FileBytes: found.fileSize, UsedBytes: int64(found.used) * int64(found.pageSize), Problems: found.problems, Known: known,
 	}, nil
 }
 
 // checkInside asks bbolt's own check, and whether the buckets agree with each other.
-func checkInside(path string, f *os.File, found *findings) error {
+func checkInside(path string, f *os.File, found *findings) (known Known, err error) {
 	db, err := openReadOnly(path, f)
 	if err != nil {
-		return err
+		return known, err
 	}
 	defer db.Close()
-	return guard(path, func() error {
+	err = guard(path, func() error {
 		return db.View(func(tx *bolt.Tx) error {
 			for err := range tx.Check() {
 				found.problem("%v", err)
 			}
 			v := viewsOf(tx)
+			var err error
+			if known, err = knownOf(path, v); err != nil {
+				return err
+			}
 			return v.unsettled.ForEach(func(k, _ []byte) error {
 				if v.intents.Get(k) == nil {
 					d, _ := dispatchOf(k)
@@ -74,6 +80,7 @@ func checkInside(path string, f *os.File, found *findings) error {
 			})
 		})
 	})
+	return known, err
 }
 
 // List calls fn for every fact of the journal at path, oldest first, until fn returns an error, which it returns. No

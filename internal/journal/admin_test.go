@@ -30,8 +30,8 @@ func TestCompactKeepsEverything(t *testing.T) {
 		}
 	}
 	write(t, j, entries...)
-	created := now.Add(-time.Hour)
-	if err := j.SetStoreCreated(created); err != nil {
+	known := journal.Known{Created: now.Add(-time.Hour).Round(0).UTC(), Generation: "g", Seen: 5, Joined: now.Round(0).UTC()}
+	if err := j.Adopt(known); err != nil {
 		t.Fatal(err)
 	}
 	holder := j.Holder()
@@ -60,8 +60,8 @@ func TestCompactKeepsEverything(t *testing.T) {
 	if j.Holder()[:16] != holder[:16] || j.Holder() == holder {
 		t.Errorf("holder %s after %s", j.Holder(), holder)
 	}
-	if got, ok, err := j.StoreCreated(); err != nil || !ok || !got.Equal(created) {
-		t.Errorf("store created %v, %v, %v", got, ok, err)
+	if got, err := j.Known(); err != nil || got != known {
+		t.Errorf("it knows the store %+v, %v", got, err)
 	}
 	write(t, j, intent(newDispatch(), now))
 }

@@ -61,8 +61,10 @@ type committer struct {
 	mu      sync.Mutex
 	queue   []*request
 	lazy    []op
-	due     bool // lazy marks have waited long enough, or a failed commit is to be tried again
-	armed   bool // a timer will set due
+	seen    uint64 // see Journal.Saw
+	seenDue bool   // it is higher than what the file has
+	due     bool   // lazy marks have waited long enough, or a failed commit is to be tried again
+	armed   bool   // a timer will set due
 	closing bool
 	failure error // of the last commit, nil if it succeeded
 	broken  error // nothing more can be committed: bbolt panicked
@@ -229,6 +231,9 @@ func (c *committer) next() (reqs []*request, lazy []op, last bool) {
 				c.queue = nil
 			}
 			lazy, c.lazy, c.due = c.lazy, nil, false
+			if c.seenDue {
+				lazy, c.seenDue = append(lazy, seenOp(c.seen)), false
+			}
 			last = c.closing && len(c.queue) == 0
 			c.mu.Unlock()
 			return reqs, lazy, last

@@ -139,7 +139,13 @@ func openVerified(path string, f *os.File, o Options) (*Journal, error) {
 	j.size, j.sizeDirty = found.fileSize, found.fileSize != found.sizeRemembered
 	start := found.starts + 1
 	j.holder = fmt.Sprintf("%s.%d", found.id, start)
-	if err := j.checkUnsettled(); err != nil {
+	err = j.checkUnsettled()
+	if err == nil {
+		var known Known
+		known, err = j.Known()
+		j.seen = known.Seen
+	}
+	if err != nil {
 		db.Close()
 		return nil, err
 	}
@@ -202,35 +208,6 @@ func (j *Journal) release() error {
 		return fmt.Errorf("journal: close %s: %w", j.path, err)
 	}
 	return nil
-}
-
-// StoreCreated is the creation time of the stream AGENTRUN_RUNS as it was remembered; false if none was.
-func (j *Journal) StoreCreated() (time.Time, bool, error) {
-	var b []byte
-	err := j.view(func(v views) error {
-		value := v.meta.Get(metaCreated)
-		if value == nil {
-			return nil
-		}
-		payload, ok := open(tagMeta, metaCreated, value)
-		if !ok || len(payload) != 12 {
-			return damaged(j.path, "the entry store_created does not match its checksum")
-		}
-		b = append(b, payload...)
-		return nil
-	})
-	if err != nil || b == nil {
-		return time.Time{}, false, err
-	}
-	sec, nsec := int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint32(b[8:]))
-	return time.Unix(sec, nsec).UTC(), true, nil
-}
-
-// SetStoreCreated remembers the creation time of the stream AGENTRUN_RUNS; it is on disk when nil is returned.
-func (j *Journal) SetStoreCreated(t time.Time) error {
-	b := binary.BigEndian.AppendUint64(nil, uint64(t.Unix()))
-	b = binary.BigEndian.AppendUint32(b, uint32(t.Nanosecond()))
-	return <-j.enqueue(&request{ops: []op{{kind: opMeta, key: metaCreated, value: b}}})
 }
 
 // FreeSpace is the fraction of the journal's disk that is free for this process, 0 to 1.

@@ -156,23 +156,43 @@ func TestHolderIsNewAtEachStart(t *testing.T) {
 	}
 }
 
-func TestStoreCreatedIsRemembered(t *testing.T) {
+func TestTheStoreIsRemembered(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	j := journaltest.OpenAt(t, path, journal.Options{})
-	if _, ok, err := j.StoreCreated(); ok || err != nil {
-		t.Fatalf("a new journal remembers a store: %v, %v", ok, err)
+	if got, err := j.Known(); err != nil || got != (journal.Known{}) {
+		t.Fatalf("a new journal remembers a store: %+v, %v", got, err)
 	}
-	want := time.Date(2026, 12, 1, 10, 0, 0, 123456789, time.UTC)
-	if err := j.SetStoreCreated(want); err != nil {
+	want := journal.Known{Created: time.Date(2026, 12, 1, 10, 0, 0, 123456789, time.UTC), Generation: "g", Member: 7, Joined: time.Date(2026, 12, 1, 11, 0, 0, 5, time.UTC), Seen: 100}
+	if err := j.Adopt(want); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Close(); err != nil {
+	again := func(want journal.Known) {
+		t.Helper()
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		j = journaltest.OpenAt(t, path, journal.Options{})
+		if got, err := j.Known(); err != nil || got != want {
+			t.Fatalf("remembered %+v, %v, want %+v", got, err, want)
+		}
+	}
+	again(want)
+	j.Saw(90) // lower than what is remembered: nothing
+	again(want)
+	j.Saw(120)
+	want.Joined = want.Joined.Add(time.Hour)
+	j.Joined(110, want.Joined)
+	want.Member, want.Seen = 110, 120
+	again(want)
+	j.Saw(200)
+	want.Generation, want.Seen = "h", 60 // the store went back, and the journal has settled with that
+	if err := j.Adopt(want); err != nil {
 		t.Fatal(err)
 	}
-	j = journaltest.OpenAt(t, path, journal.Options{})
-	if got, ok, err := j.StoreCreated(); err != nil || !ok || !got.Equal(want) {
-		t.Errorf("remembered %v, %v, %v", got, ok, err)
-	}
+	again(want)
+	j.Saw(61)
+	want.Seen = 61
+	again(want)
 }
 
 func TestWriteRefusals(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 //	intents    dispatch → intent
 //	effects    dispatch → effect
 //	unsettled  dispatch → nothing: the index of what a start has to look at
-//	journal    id, starts, format, size of the file, creation time of the run store
+//	journal    id, starts, format, size of the file, and which run store it has settled with (see Known)
 //
 // A dispatch id that is a UUIDv7 is kept as its 16 bytes, so that keys come in order of time and new ones go to the
 // right edge of the tree: a commit touches few pages. Any other id is kept as it is behind 0xff. Every value ends in a
@@ -28,11 +28,14 @@ var (
 	bucketUnsettled = []byte("unsettled")
 	bucketMeta      = []byte("journal")
 
-	metaFormat  = []byte("format")
-	metaID      = []byte("id")
-	metaStarts  = []byte("starts")
-	metaSize    = []byte("size")
-	metaCreated = []byte("store_created")
+	metaFormat     = []byte("format")
+	metaID         = []byte("id")
+	metaStarts     = []byte("starts")
+	metaSize       = []byte("size")
+	metaCreated    = []byte("store_created")
+	metaGeneration = []byte("store_generation")
+	metaSeen       = []byte("store_seen")
+	metaMember     = []byte("store_member")
 )
 
 const (

@@ -40,6 +40,7 @@ type Observer struct {
 	retryLate    prometheus.Histogram
 	clockJumps   *prometheus.CounterVec
 	unstored     atomic.Pointer[func() time.Duration]
+	storeFault   *prometheus.GaugeVec
 	auditOverdue prometheus.Gauge
 	auditOK      prometheus.Gauge
 	auditBudget  prometheus.Gauge
@@ -99,6 +100,11 @@ func New(role Role, tools ...string) *Observer {
 		}
 		return 0
 	}))
+	o.storeFault = gauges("store_fault", "1 while the store of runs has lost records that are being restored (lost), forgets what it must keep (settings), or delivers nothing of a queue (paused).", "fault")
+	for _, fault := range []string{"lost", "settings", "paused"} {
+		o.storeFault.WithLabelValues(fault).Set(0)
+	}
+	o.registry.MustRegister(o.storeFault)
 	if role != Reconciler {
 		o.registry.MustRegister(o.waiting, o.used, o.journalFree)
 	}
@@ -202,6 +208,23 @@ func (o *Observer) Room(r Room) {
 
 // Unstored is asked at each scrape for the age of the oldest write that NATS has not acknowledged.
 func (o *Observer) Unstored(age func() time.Duration) { o.unstored.Store(&age) }
+
+// StoreLost shows whether run records are known to be lost and not restored yet.
+func (o *Observer) StoreLost(lost bool) { o.fault("lost", lost) }
+
+// StoreChanged shows whether somebody has changed a stream so that it forgets, or paused a consumer.
+func (o *Observer) StoreChanged(settings, paused bool) {
+	o.fault("settings", settings)
+	o.fault("paused", paused)
+}
+
+func (o *Observer) fault(name string, is bool) {
+	v := 0.0
+	if is {
+		v = 1
+	}
+	o.storeFault.WithLabelValues(name).Set(v)
+}
 
 // Audit is what the reconciler's audits found: all zero unless something is broken.
 type Audit struct {

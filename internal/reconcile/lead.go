@@ -103,6 +103,11 @@ func (rc *Reconciler) lead(ctx context.Context) error {
 
 func (rc *Reconciler) leadOnce(ctx context.Context, id string, seen **run.Lease, since *time.Time, until *time.Duration) (wait time.Duration) {
 	const poll = fleetLease / 10
+	if _, ok := rc.Store.Current(); !ok {
+		// Records that journals are restored into are judged when all have been.
+		rc.setActive(false)
+		return poll
+	}
 	octx, cancel := context.WithTimeout(ctx, fleetLease/2)
 	defer cancel()
 	state, seq, err := rc.loadFleet(octx)

@@ -79,6 +79,12 @@ type Fleet interface {
 	Save(ctx context.Context, data []byte, lease string, expect uint64) (uint64, error)
 }
 
+// Store tells which store of records this is.
+type Store interface {
+	// Current is false while the store is not known to be the one that the fleet has settled with.
+	Current() (token string, ok bool)
+}
+
 // Observer is told of what the reconciler does.
 type Observer interface {
 	LettersOpen(owner, reason string, change int)
@@ -104,6 +110,7 @@ type Config struct {
 	Watch    Watch
 	Waker    Waker
 	Fleet    Fleet
+	Store    Store
 	Observe  Observer
 	Health   Health
 	Log      *slog.Logger

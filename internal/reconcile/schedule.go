@@ -105,7 +105,7 @@ func (rc *Reconciler) next(now time.Time) (*entry, time.Duration) {
 	const idle = time.Second
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	if !rc.active || !rc.ready[0] || !rc.ready[1] || !rc.ready[2] || len(rc.queue) == 0 {
+	if _, ok := rc.Store.Current(); !ok || !rc.active || !rc.ready[0] || !rc.ready[1] || !rc.ready[2] || len(rc.queue) == 0 {
 		return nil, idle
 	}
 	e := rc.queue[0]

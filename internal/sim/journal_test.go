@@ -124,18 +124,8 @@ func (m *memory) Facts(fn func(run.Fact) error) error {
 	return nil
 }
 
-func (m *memory) StoreCreated() (time.Time, bool, error) {
-	m.w.mu.Lock()
-	defer m.w.mu.Unlock()
-	return m.store, !m.store.IsZero(), nil
-}
-
-func (m *memory) SetStoreCreated(t time.Time) error {
-	m.w.mu.Lock()
-	defer m.w.mu.Unlock()
-	m.store = t
-	return nil
-}
+// Saw is what a store that goes back is recognised by; this one never does.
+func (m *memory) Saw(uint64) {}
 
 // boltFile is a real journal.
 type boltFile struct {
@@ -237,6 +227,5 @@ func (l journalLink) Unsettled() (facts []run.Fact, err error) {
 	return facts, err
 }
 
-func (l journalLink) Facts(fn func(run.Fact) error) error    { return l.j.Facts(fn) }
-func (l journalLink) StoreCreated() (time.Time, bool, error) { return l.j.StoreCreated() }
-func (l journalLink) SetStoreCreated(t time.Time) error      { return l.j.SetStoreCreated(t) }
+func (l journalLink) Facts(fn func(run.Fact) error) error { return l.j.Facts(fn) }
+func (l journalLink) Saw(revision uint64)                 { l.j.Saw(revision) }

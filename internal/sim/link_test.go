@@ -155,10 +155,10 @@ func (l link) Wake(ctx context.Context, queue string, id run.ID) (bool, error) {
 	return err == nil && fresh, err
 }
 
-// Created is the creation time of the stream of records.
-func (l link) Created() (time.Time, bool) { return l.p.w.created(), true }
-
-func (w *world) created() time.Time { return w.zero.Add(-time.Hour) }
+// Current: there is one store of records, and it loses nothing.
+func (l link) Current() (string, bool) { return "the store", true }
+func (l link) Vanished(what string)    { l.p.w.t.Errorf("%s: %s", l.p.name, what) }
+func (l link) Sent()                   {}
 
 // Hint promises nothing.
 func (l link) Hint(holder string, id run.ID) error {

@@ -134,11 +134,7 @@ func (e *executor) start() {
 	}
 	go func() {
 		defer close(settled)
-		err := wk.SettleStore(p.ctx, w.created())
-		if err == nil {
-			err = wk.Settle(p.ctx)
-		}
-		if err != nil {
+		if err := wk.Settle(p.ctx); err != nil {
 			go p.die("could not settle: " + err.Error())
 			return
 		}
@@ -189,7 +185,7 @@ func (r *reconciler) start() {
 		ID: r.name, Holder: r.name + "." + itoa(uint64(r.lives)), Lease: r.lease, Workers: 4,
 		Boot: func() time.Duration { return time.Since(r.w.zero) }, Random: func() float64 { return d.float(r.name + "random") },
 		Records: &record.Records{Store: link{p}, Clock: clk, Retention: time.Hour},
-		Tools:   toolbox{p: p}, Watch: link{p}, Waker: link{p}, Fleet: fleetLink{p}, Observe: blind{}, Health: blind{}, Log: quiet,
+		Tools:   toolbox{p: p}, Watch: link{p}, Waker: link{p}, Fleet: fleetLink{p}, Store: link{p}, Observe: blind{}, Health: blind{}, Log: quiet,
 	})
 	down := make(chan struct{})
 	r.w.mu.Lock()

@@ -49,17 +49,18 @@ func newBench(t *testing.T, early, wide time.Duration) *bench {
 		Records: &record.Records{Store: benchStore{b: b}, Clock: b, Retention: time.Hour}, Journal: noJournal{}, Tools: b, Hints: b, Store: b,
 		Observe: unseen{}, Ready: unseen{}, Log: slog.New(slog.DiscardHandler),
 	})
-	b.store.Store(zero.UnixNano())
 	t.Cleanup(b.Stop)
 	return b
 }
 
-func (b *bench) Lower() time.Time           { return time.Now().Add(-b.early) }
-func (b *bench) Upper() time.Time           { return time.Now().Add(b.wide) }
-func (b *bench) Created() (time.Time, bool) { return time.Unix(0, b.store.Load()), true }
-func (b *bench) Hint(string, run.ID) error  { return nil }
-func (b *bench) Limits(string) Limits       { return Limits{} }
-func (b *bench) say(what string)            { b.mu.Lock(); b.said = append(b.said, what); b.mu.Unlock() }
+func (b *bench) Lower() time.Time          { return time.Now().Add(-b.early) }
+func (b *bench) Upper() time.Time          { return time.Now().Add(b.wide) }
+func (b *bench) Current() (string, bool)   { return "the store", true }
+func (b *bench) Vanished(string)           {}
+func (b *bench) Sent()                     {}
+func (b *bench) Hint(string, run.ID) error { return nil }
+func (b *bench) Limits(string) Limits      { return Limits{} }
+func (b *bench) say(what string)           { b.mu.Lock(); b.said = append(b.said, what); b.mu.Unlock() }
 
 func (b *bench) heard() []string { b.mu.Lock(); defer b.mu.Unlock(); return slices.Clone(b.said) }
 
@@ -184,6 +185,7 @@ type noJournal struct{ Journal }
 
 func (noJournal) Write(context.Context, ...run.Entry) error { return nil }
 func (noJournal) Later(...run.Entry)                        {}
+func (noJournal) Saw(uint64)                                {}
 
 type unseen struct{}
 

@@ -94,7 +94,7 @@ func (l *loop) launch(d *run.Dispatch) {
 		var sent envelope.Time
 		info := CallInfo{ID: l.id, Trace: trace, Last: func() error {
 			// Line 3. A machine that was paused since the record was written finds its lease gone here.
-			if l.leaseLeft() <= 0 {
+			if l.leaseLeft() <= 0 || !l.w.current() {
 				res.notOurs = true
 				return errNotOurs
 			}

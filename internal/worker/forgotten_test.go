@@ -66,7 +66,7 @@ func TestAnEffectWhoseRunIsForgottenRaisesAnAlert(t *testing.T) {
 			fact("done", &envelope.Reply{OK: true, Result: []byte(`{"secret":"of the tool"}`)}),
 		}}
 		w := New(Config{
-			Tools: noTools{}, Observe: deaf{}, Journal: journal, Records: &record.Records{Store: store, Clock: wallClock{}},
+			Tools: noTools{}, Store: quiet{}, Observe: deaf{}, Journal: journal, Records: &record.Records{Store: store, Clock: wallClock{}},
 			Defaults: func() run.Defaults { return run.Defaults{Owner: "ops", Workflow: "w"} },
 			Log:      slog.New(slog.NewTextHandler(io.Discard, nil)), Random: func() float64 { return 0 },
 		})

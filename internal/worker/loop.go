@@ -24,7 +24,8 @@ type loop struct {
 	kick    chan struct{}
 
 	h        *record.Handle // nil: must be read
-	store    int64          // creation time of the store that it was read from, as Worker.store
+	store    string         // token of the store that it was read from
+	live     bool           // it is stored, and of a run that has not ended: it must not be gone
 	fresh    bool           // the first delivery says that there is no record yet, so that none needs to be read
 	arrived  []Delivery     // to be taken into the record
 	holding  []Delivery     // taken in, to be answered when the run rests
@@ -117,6 +118,12 @@ func (l *loop) run() {
 		if err == nil {
 			err = l.advance()
 		}
+		if errors.Is(err, errAway) && l.w.ctx.Err() == nil {
+			if l.bide() {
+				continue
+			}
+			return
+		}
 		if err != nil && l.persists(err) {
 			continue
 		}
@@ -148,7 +155,9 @@ func (l *loop) run() {
 func (l *loop) advance() error {
 	ctx := l.w.ctx
 	for {
-		l.moved()
+		if err := l.moved(); err != nil {
+			return err
+		}
 		if l.h == nil {
 			if err := l.open(ctx); err != nil {
 				return err
@@ -209,16 +218,56 @@ func (l *loop) persists(err error) bool {
 	return true
 }
 
-// moved: the store was made anew, and what the journal knows is restored into it. The record that this loop knew is void,
-// and what was taken into it is taken in again.
-func (l *loop) moved() {
-	store := l.w.store.Load()
-	if l.h != nil && l.store != store {
-		l.h, l.fresh, l.counted = nil, false, false
+// errAway: the store is not known to be the one that the fleet has settled with. Nothing is decided on what it says.
+var errAway = errors.New("the store of run records is not settled with")
+
+// moved: the store has lost records, and what the journals know is restored into it. The record that this loop knew is void,
+// and what was taken into it is taken in again. The queue may have gone back too and give its sequences a second time: what
+// came from it is worked on, and not answered.
+func (l *loop) moved() error {
+	token, ok := l.w.Store.Current()
+	if !ok {
+		return errAway
+	}
+	if l.store != "" && l.store != token {
+		l.h, l.fresh, l.counted, l.live = nil, false, false, false
 		l.arrived = append(l.holding, l.arrived...)
 		l.holding = nil
+		for i := range l.arrived {
+			l.arrived[i].Acker = unanswered{}
+		}
 	}
-	l.store = store
+	l.store = token
+	return nil
+}
+
+// unanswered is for deliveries from a queue that may have gone back: an answer could go to another message.
+type unanswered struct{}
+
+func (unanswered) Ack() error                  { return nil }
+func (unanswered) InProgress() error           { return nil }
+func (unanswered) Release(time.Duration) error { return nil }
+
+// bide waits a moment for the store. What has come back is in the journal meanwhile; who has nothing in flight gives its
+// deliveries back. It reports whether the loop goes on.
+func (l *loop) bide() bool {
+	var entries []run.Entry
+	for _, res := range l.ended {
+		if res.write && !res.journaled && res.lookup == nil {
+			entries = append(entries, run.Entry{Effect: &run.EffectFact{Dispatch: res.dispatch, Reply: res.reply, At: res.at}})
+		}
+	}
+	if len(entries) > 0 && l.w.Journal.Write(l.w.ctx, entries...) == nil {
+		for _, res := range l.ended {
+			res.journaled = true
+		}
+	}
+	if len(l.calls) > 0 || len(l.unsent) > 0 {
+		l.pause(time.Now().Add(storeDelay))
+		return true
+	}
+	l.leave(func(d *Delivery) { _ = d.Release(storeDelay) })
+	return false
 }
 
 // open reads the record, unless the delivery's own word makes it likely that there is none: then a refusal tells.
@@ -230,13 +279,18 @@ func (l *loop) open(ctx context.Context) error {
 	}
 	h, err := l.w.Records.Load(ctx, l.id)
 	if errors.Is(err, record.ErrNotFound) {
+		if l.live {
+			l.live = false
+			l.w.Store.Vanished("the record of run " + l.id.String() + " was removed while it was worked on")
+			return errAway
+		}
 		l.h = &record.Handle{ID: l.id}
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	l.h = h
+	l.h, l.live = h, h.Run.End == nil
 	l.cancelLost()
 	return nil
 }
@@ -300,16 +354,21 @@ func (l *loop) abort(err error) {
 	}
 	l.calls, l.ended = map[run.DispatchID]*call{}, nil
 	l.letGo()
+	if l.w.ctx.Err() == nil {
+		l.w.Log.Error("run given up by this worker", "tenant", l.id.Tenant, "run_id", l.id.Run, "trace_id", l.traceID(), "error", err)
+	}
+	l.leave(l.w.giveUp)
+}
+
+// leave gives back what the loop holds, and ends it. It has nothing in flight.
+func (l *loop) leave(giveBack func(*Delivery)) {
 	for _, g := range l.grants {
 		g.giveUp(l.w, l.id.Tenant)
 	}
 	l.grants = map[string]*grant{}
-	if l.w.ctx.Err() == nil {
-		l.w.Log.Error("run given up by this worker", "tenant", l.id.Tenant, "run_id", l.id.Run, "trace_id", l.traceID(), "error", err)
-	}
 	l.collect()
 	for _, d := range append(l.holding, l.arrived...) {
-		l.w.giveUp(&d)
+		giveBack(&d)
 	}
 	l.holding, l.arrived = nil, nil
 	l.slots(0)
@@ -333,7 +392,6 @@ const signalsPerLease = 10
 
 // wait sleeps until something comes, a time is reached, or the process drains.
 func (l *loop) wait() {
-	now := time.Now()
 	next := l.signalAt
 	if !l.again.IsZero() && l.again.Before(next) {
 		next = l.again
@@ -341,7 +399,12 @@ func (l *loop) wait() {
 	if at, ok := l.renewAt(); ok && at.Before(next) {
 		next = at
 	}
-	timer := time.NewTimer(max(next.Sub(now), 0))
+	l.pause(next)
+}
+
+// pause sleeps until something comes, the time is reached, or the process drains.
+func (l *loop) pause(next time.Time) {
+	timer := time.NewTimer(max(time.Until(next), 0))
 	defer timer.Stop()
 	cutoff := l.w.cutoff
 	if l.cutOff {

@@ -29,7 +29,8 @@ type world struct {
 	journal func(e run.Entry) error // nil: the journal takes everything
 	entries []run.Entry             // of the journal, in order
 	later   []run.Entry
-	calls   []string // steps whose tool was called
+	facts   []run.Fact // that are not settled
+	calls   []string   // steps whose tool was called
 	effect  envelope.Effect
 }
 
@@ -110,10 +111,9 @@ func (w *world) Later(entries ...run.Entry) {
 	w.later = append(w.later, entries...)
 }
 
-func (w *world) Unsettled() ([]run.Fact, error)         { return nil, nil }
-func (w *world) Facts(func(run.Fact) error) error       { return nil }
-func (w *world) StoreCreated() (time.Time, bool, error) { return time.Time{}, false, nil }
-func (w *world) SetStoreCreated(time.Time) error        { return nil }
+func (w *world) Unsettled() ([]run.Fact, error)   { return w.facts, nil }
+func (w *world) Facts(func(run.Fact) error) error { return nil }
+func (w *world) Saw(uint64)                       {}
 
 func (w *world) Tool(name string) (*run.Tool, bool) {
 	return &run.Tool{Name: name, Effect: w.effect, Timeout: time.Second}, name == "tool"
@@ -137,7 +137,9 @@ func (w *world) Limits(string) Limits { return Limits{} }
 type quiet struct{}
 
 func (quiet) Hint(string, run.ID) error                                      { return nil }
-func (quiet) Created() (time.Time, bool)                                     { return time.Unix(1, 0), true }
+func (quiet) Current() (string, bool)                                        { return "the store", true }
+func (quiet) Vanished(string)                                                {}
+func (quiet) Sent()                                                          {}
 func (quiet) Lower() time.Time                                               { return time.Now() }
 func (quiet) Upper() time.Time                                               { return time.Now() }
 func (quiet) Outcome(string, string, string)                                 {}
@@ -165,7 +167,6 @@ func (w *world) worker(t *testing.T) *Worker {
 		Records: &record.Records{Store: w, Clock: quiet{}, Retention: time.Hour}, Journal: w, Tools: w,
 		Hints: quiet{}, Store: quiet{}, Observe: quiet{}, Ready: quiet{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
-	wk.store.Store(time.Unix(1, 0).UnixNano())
 	t.Cleanup(wk.Stop)
 	return wk
 }

@@ -19,7 +19,7 @@ import (
 //	2  journal the intent (fsync) beside the record's compare-and-set; both   commit
 //	   known, or no dispatch
 //	3  as the last statement before the request leaves: lease and deadline    call.last
-//	   are still ours
+//	   are still ours, and the store is the one that the fleet has settled with
 //	4  classify the reply into an envelope, validate the result               the tool
 //	5  decide tentatively as in 6; journal the effect, and the intent of the  commit
 //	   step that 6 would start, in one transaction (fsync)
@@ -316,6 +316,7 @@ func (l *loop) save(ctx context.Context) error {
 		}
 		break
 	}
+	l.live = l.h.Run.End == nil
 	if mine {
 		l.hold(boot+l.w.held(), sent)
 	}
@@ -387,8 +388,15 @@ func (l *loop) intent(d *run.Dispatch) *run.Intent {
 func (l *loop) written(c *change) {
 	l.took(c)
 	l.counted = l.h.Run.Pending
+	writes := false
 	for _, d := range c.starts {
+		writes = writes || d.Effect == envelope.Write
 		l.launch(d)
+	}
+	if writes {
+		// Should the store lose this revision, it is seen to have gone back.
+		l.w.Journal.Saw(l.h.Seq)
+		l.w.Store.Sent()
 	}
 	l.slots(max(1, len(l.calls)))
 	if c.tell != "" {

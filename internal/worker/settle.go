@@ -49,7 +49,14 @@ func (w *Worker) Settle(ctx context.Context) error {
 
 func (w *Worker) settleRun(ctx context.Context, id run.ID, facts []run.Fact) error {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := w.settleOnce(ctx, id, facts)
+		token, err := w.awaitStore(ctx)
+		if err != nil {
+			return err
+		}
+		err = w.settleOnce(ctx, id, facts)
+		if now, ok := w.Store.Current(); err == nil && (!ok || now != token) {
+			continue // what was found, or not found, was perhaps that of a store that has lost records
+		}
 		if err == nil {
 			for _, f := range facts {
 				w.Journal.Later(run.Entry{Settled: f.Intent.Dispatch})
@@ -189,9 +196,9 @@ func (w *Worker) evidence(r *run.Run, facts []run.Fact) (changed bool, prevented
 }
 
 // Restore brings everything that the journal still knows into a store that was made anew or comes from an older copy:
-// effects make their steps ok, intents without an effect make them unknown. The worker gives every delivery back until it
-// has returned: a job that comes again must meet what was done for it.
-func (w *Worker) Restore(ctx context.Context, created time.Time) error {
+// effects make their steps ok, intents without an effect make them unknown. It may be called at any time. Store must say
+// that it is not current until it has returned: a job that comes again must meet what was done for it.
+func (w *Worker) Restore(ctx context.Context) error {
 	const lanes = 16
 	var queues [lanes]chan run.Fact
 	failed := make(chan error, lanes)
@@ -229,10 +236,6 @@ func (w *Worker) Restore(ctx context.Context, created time.Time) error {
 	if err != nil {
 		return fmt.Errorf("worker: restore: %w", err)
 	}
-	if err := w.Journal.SetStoreCreated(created); err != nil {
-		return fmt.Errorf("worker: restore: %w", err)
-	}
-	w.store.Store(created.UnixNano())
 	if n > 0 {
 		w.Log.Warn("the store of run records is not the one this journal knew: its facts are restored", "facts", n)
 	}
@@ -281,27 +284,21 @@ func (w *Worker) restoreOnce(ctx context.Context, id run.ID, f run.Fact) error {
 	return w.Records.Publish(ctx, h)
 }
 
-// SettleStore finds out whether the store is the one that the journal knows. A journal that knows none takes this one.
-func (w *Worker) SettleStore(ctx context.Context, created time.Time) error {
-	known, ok, err := w.Journal.StoreCreated()
-	if err != nil {
-		return fmt.Errorf("worker: journal: %w", err)
-	}
-	if !ok {
-		if err := w.Journal.SetStoreCreated(created); err != nil {
-			return fmt.Errorf("worker: journal: %w", err)
-		}
-		known = created
-	}
-	w.store.Store(known.UnixNano())
-	if known.Equal(created) {
-		return nil
-	}
-	return w.Restore(ctx, created)
+// current reports whether the store is known to be the one that the fleet has settled with.
+func (w *Worker) current() bool {
+	_, ok := w.Store.Current()
+	return ok
 }
 
-// current reports whether the store is known to be the one that the journal has settled with.
-func (w *Worker) current() bool {
-	created, ok := w.Store.Created()
-	return ok && created.UnixNano() == w.store.Load()
+// awaitStore waits until the store is settled with, and returns its token.
+func (w *Worker) awaitStore(ctx context.Context) (token string, err error) {
+	for {
+		token, ok := w.Store.Current()
+		if ok {
+			return token, nil
+		}
+		if !sleep(ctx, storeDelay/2) {
+			return "", ctx.Err()
+		}
+	}
 }

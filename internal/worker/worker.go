@@ -7,7 +7,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -28,9 +27,8 @@ type Journal interface {
 	Unsettled() ([]run.Fact, error)
 	// Facts calls fn with everything the journal still knows, oldest first.
 	Facts(fn func(run.Fact) error) error
-	// StoreCreated is the creation time of the store of records that the journal belongs to.
-	StoreCreated() (t time.Time, known bool, err error)
-	SetStoreCreated(t time.Time) error
+	// Saw says that the store of records has reached this revision; it is on disk soon.
+	Saw(revision uint64)
 }
 
 // Tools are the tools of the config. Safe for concurrent use.
@@ -104,8 +102,13 @@ type Hints interface {
 
 // Store tells which store of records this is.
 type Store interface {
-	// Created is the creation time of the store; ok is false while it is not known, for example since a reconnect.
-	Created() (t time.Time, ok bool)
+	// Current is a token of the store; ok is false while it is not known to be the one that the fleet has settled with: since
+	// a reconnect, until it was looked at, and while what it has lost is being restored. After that it has another token.
+	Current() (token string, ok bool)
+	// Vanished says that a record is gone that was there and must be.
+	Vanished(what string)
+	// Sent says that a write has been sent whose record must not be lost.
+	Sent()
 }
 
 // Observer is told of every transition. All methods are safe for concurrent use and return at once.
@@ -166,8 +169,6 @@ type Worker struct {
 	stop     context.CancelFunc
 	draining chan struct{} // closed: start nothing new
 	cutoff   chan struct{} // closed: the drain time is over, cut off what is in flight
-
-	store atomic.Int64 // creation time of the store that the journal has settled with, Unix nanoseconds
 
 	mu     sync.Mutex
 	loops  map[run.ID]*loop

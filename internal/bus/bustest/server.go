@@ -117,6 +117,31 @@ func (s *Server) Rewind(stream string, fn func()) {
 	s.StartAgain()
 }
 
+// Copy copies the whole store of the server, which must be stopped, and returns what puts the copy back in its place. The
+// server must be stopped then too.
+func (s *Server) Copy() (putBack func()) {
+	s.tb.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dir := s.options.StoreDir
+	kept := s.tb.TempDir()
+	if err := os.CopyFS(kept, os.DirFS(dir)); err != nil {
+		s.tb.Fatal(err)
+	}
+	return func() {
+		s.tb.Helper()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		err := os.RemoveAll(dir)
+		if err == nil {
+			err = os.CopyFS(dir, os.DirFS(kept))
+		}
+		if err != nil {
+			s.tb.Fatal(err)
+		}
+	}
+}
+
 // Wipe gives a stopped server an empty store.
 func (s *Server) Wipe() {
 	s.mu.Lock()

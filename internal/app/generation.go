@@ -1,0 +1,133 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/generation"
+	"github.com/agentrun/executor/internal/journal"
+	"github.com/agentrun/executor/pkg/envelope"
+)
+
+// journalID is the journal's random id, without the number of its start.
+func journalID(j *journal.Journal) string {
+	id, _, _ := strings.Cut(j.Holder(), ".")
+	return id
+}
+
+// remembered is what a journal remembers of the store, for the keeper of generations.
+type remembered struct{ *journal.Journal }
+
+var _ generation.Journal = remembered{}
+
+func (r remembered) Known() (generation.Known, error) {
+	k, err := r.Journal.Known()
+	return generation.Known(k), err
+}
+
+func (r remembered) Adopt(k generation.Known) error { return r.Journal.Adopt(journal.Known(k)) }
+
+// fleetStore is where the fleet agrees.
+type fleetStore struct{ conn *bus.Conn }
+
+var _ generation.Store = fleetStore{}
+
+func (f fleetStore) Load(ctx context.Context, name string) ([]byte, uint64, error) {
+	r, err := f.conn.LoadFleet(ctx, name)
+	return r.Data, r.Seq, said(err)
+}
+
+func (f fleetStore) Save(ctx context.Context, name string, data []byte, ttl time.Duration, expect uint64) (uint64, error) {
+	seq, err := f.conn.SaveFleet(ctx, name, data, ttl, expect)
+	return seq, said(err)
+}
+
+func (f fleetStore) Names(ctx context.Context) ([]string, error) { return f.conn.FleetNames(ctx) }
+func (f fleetStore) Look()                                       { f.conn.Look() }
+
+// keptStore tells drivers which store of records this is: what the keeper says, as far as the streams have been looked at
+// since the last reconnect.
+type keptStore struct {
+	*generation.Keeper
+	conn *bus.Conn
+}
+
+func (s keptStore) Current() (token string, ok bool) {
+	token, ok = s.Keeper.Current()
+	return token, ok && s.conn.Looked()
+}
+
+// leaveWait bounds the last look of an executor that ends.
+const leaveWait = 2 * time.Second
+
+// Leave looks once more, so that an executor that ended in order remembers all that it could have seen.
+func (s keptStore) Leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leaveWait)
+	defer cancel()
+	if s.conn.LookNow(ctx) == nil {
+		s.Keeper.Leave()
+	}
+}
+
+// keeper makes the keeper of generations of a process; j and restore are nil for a reconciler.
+func (p *process) keeper(c *Process, conn *bus.Conn, j *journal.Journal, restore func(context.Context) error) (*generation.Keeper, error) {
+	config := generation.Config{
+		ID: c.ID, Store: fleetStore{conn}, Ready: p.ready, Log: p.log, Retention: c.RunRetention, Lost: p.observer.StoreLost,
+		Now: func() envelope.Time { return envelope.TimeNotBefore(conn.Clock().Upper()) }, Restore: restore,
+	}
+	name := ""
+	if j != nil {
+		name = journalID(j)
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, err
+		}
+		dir, err := filepath.Abs(filepath.Dir(j.Path()))
+		if err != nil {
+			return nil, err
+		}
+		config.Journal = remembered{j}
+		config.Member = generation.Member{Journal: name, Holder: j.Holder(), ID: c.ID, Host: host, Dir: dir}
+	}
+	k, err := generation.New(config)
+	if err != nil {
+		return nil, err
+	}
+	conn.OnLook(func(st bus.Status) {
+		look := generation.Look{
+			Asked: st.Asked, Created: st.Created, Last: st.Last, Losses: st.Losses, Loss: st.Loss,
+			State: st.Fleet[generation.StateName].Data, Member: st.Fleet[name].Seq,
+		}
+		if c := st.Changed; c != nil && c.What == bus.Settings && c.Stream == bus.RunsStream {
+			look.Unfit = c.Error()
+		}
+		p.observer.StoreChanged(st.Changed != nil && st.Changed.What == bus.Settings, st.Changed != nil && st.Changed.What == bus.Paused)
+		k.Looked(look)
+	})
+	return k, nil
+}
+
+// LostJournal says in the fleet's present generation that a journal is lost, so that nobody waits for it: the writes that
+// only it knew may be sent again.
+func LostJournal(ctx context.Context, c Connection, journal string) error {
+	if !bus.IsIdentifier(journal) {
+		return errors.New("a journal's id is what /readyz and doctor name it by")
+	}
+	conn, err := bus.Connect(bus.Options{
+		URL: c.NATS, Name: "executor journal lost", Creds: c.Creds, TLSCA: c.TLSCA, TLSCert: c.TLSCert, TLSKey: c.TLSKey, InboxPrefix: c.Inbox,
+	})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.WaitConnected(ctx); err != nil {
+		return fmt.Errorf("cannot reach NATS at %s (--nats): %w", withoutPassword(c.NATS), err)
+	}
+	return generation.Confirm(ctx, fleetStore{conn}, journal, nil)
+}
