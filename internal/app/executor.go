@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -18,7 +19,7 @@ import (
 )
 
 // Executor runs executor serve until ctx ends, then drains. It returns nil after a clean drain; any error means that the
-// process could not start.
+// process could not start, or that it had to stop because another one works on a copy of its journal.
 func Executor(ctx context.Context, c ExecutorConfig) error {
 	kinds := newKinds(c.Tools...)
 	defer kinds.close()
@@ -64,6 +65,13 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	if err := p.setup(ctx, conn, c.NATS, streams(&c.Process, c.Queues...)); err != nil {
 		return stopped(ctx, err)
 	}
+	ctx, twin := context.WithCancelCause(ctx)
+	defer twin(nil)
+	twins, err := alone(ctx, conn, j, c.ID, p.log, twin)
+	if err != nil {
+		return stopped(ctx, err)
+	}
+	p.onStarted = twins.works
 	kinds.use(conn.NATS())
 	tools := newLive(box)
 	defer p.traced(ctx, "agentrun-executor", &c.Process, tools)()
@@ -167,6 +175,12 @@ func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j
 	w.Start(puller)
 	p.started(&c.Process)
 	<-ctx.Done()
+	if err := context.Cause(ctx); errors.Is(err, errTwin) {
+		p.ready.Block("journal", err.Error())
+		w.Stop() // at once, as a crash would: the other one takes each lease of this journal for its own
+		puller.Stop()
+		return err
+	}
 	p.ready.Draining()
 	p.log.Info("draining", "runs", w.Busy(), "timeout", c.DrainTimeout)
 	w.Drain(context.WithoutCancel(ctx), puller)
@@ -186,6 +200,9 @@ func embed(c *ExecutorConfig) (*Embedded, error) {
 
 // stopped turns an error that only says that the process was asked to stop while it started into a clean end.
 func stopped(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); errors.Is(cause, errTwin) {
+		return cause
+	}
 	if ctx.Err() != nil {
 		return nil
 	}

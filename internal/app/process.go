@@ -17,6 +17,8 @@ type process struct {
 	observer *observe.Observer
 	ready    *observe.Readiness
 	http     *observe.Server
+
+	onStarted func() // told that the start is over; may be nil
 }
 
 // httpGrace is how long requests in flight may take when the process ends.
@@ -69,6 +71,9 @@ func (p *process) close() {
 
 // started tells everyone that the process is ready.
 func (p *process) started(c *Process) {
+	if p.onStarted != nil {
+		p.onStarted()
+	}
 	p.ready.Started()
 	p.log.Info("ready", "http", p.http.Addr())
 	if c.OnReady != nil {
