@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -86,9 +85,16 @@ func (t *tool) once(ctx context.Context, r *connector.Request) (out connector.Re
 			go s.suspect()
 		}
 	}
-	out, lost := t.response(d, r, offer)
-	if lost {
+	gone, unprocessed := s.lost(ctx, d)
+	if gone {
 		s.retire()
+	}
+	out = t.response(d, r, offer)
+	if unprocessed {
+		out = connector.Response{
+			Status: out.Status, Header: out.Header, MCPCode: out.MCPCode,
+			Fault: &connector.Fault{Code: envelope.CodeUpstreamUnavailable, CommitState: envelope.NotCommitted},
+		}
 	}
 	if out.Failure == connector.NotSent && t.server.client == nil && !d.wasRefused() && ctx.Err() == nil {
 		// A pipe that takes nothing is a server that is gone.
@@ -110,30 +116,27 @@ func (t *tool) params(r *connector.Request) *mcp.CallToolParams {
 	return &mcp.CallToolParams{Meta: meta, Name: t.name, Arguments: args}
 }
 
-// response reads a settled dispatch. lost says that the server no longer knows the session.
-func (t *tool) response(d *dispatch, r *connector.Request, offer *Offer) (out connector.Response, lost bool) {
+// response reads a settled dispatch.
+func (t *tool) response(d *dispatch, r *connector.Request, offer *Offer) (out connector.Response) {
 	switch {
 	case d.status != 0:
 		out = connector.Response{Status: d.status, Header: d.header}
-		if lost = d.sessionLost(); lost {
-			out.Fault = &connector.Fault{Code: envelope.CodeUpstreamUnavailable, CommitState: envelope.NotCommitted}
-		}
 		if d.fault != nil {
 			out.MCPCode = int(d.fault.Code)
 		}
-		return out, lost
+		return out
 	case d.fault != nil:
 		out = t.protocolError(d.fault, r.BodyMax)
 		out.MCPCode = int(d.fault.Code)
-		return out, false
+		return out
 	case d.failure != connector.Answered:
-		return connector.Response{Failure: d.failure}, false
+		return connector.Response{Failure: d.failure}
 	}
 	out, ok := result(d.result, r.BodyMax)
 	if ok && out.Failure == connector.Answered && !out.IsError && !t.hasOutput && offer != nil && !fits(offer.output, out.Body) {
-		return connector.Response{Fault: &connector.Fault{Code: envelope.CodeResultInvalid}}, false
+		return connector.Response{Fault: &connector.Fault{Code: envelope.CodeResultInvalid}}
 	}
-	return out, false
+	return out
 }
 
 // fits reports whether a body fits the server's own schema. What cannot be read is left to the classification.
@@ -213,11 +216,4 @@ func (t *tool) protocolError(e *jsonrpc.Error, limit int) connector.Response {
 		return connector.Response{IsError: true, Failure: connector.TooLarge}
 	}
 	return connector.Response{IsError: true, Body: body}
-}
-
-// sessionLost: a server that no longer knows the session must say 404, and many say 400; the call was refused for that and
-// not looked at.
-func (d *dispatch) sessionLost() bool {
-	return d.session && (d.status == http.StatusNotFound ||
-		d.status == http.StatusBadRequest && (d.fault == nil || d.fault.Code == -32000 || d.fault.Code == -32001))
 }

@@ -30,6 +30,7 @@ type dispatch struct {
 	session bool                // the request named a session
 	result  json.RawMessage     // as it arrived
 	fault   *jsonrpc.Error
+	words   string // what a refusal without one says
 }
 
 func newDispatch(method string, limit int, ask func() bool) *dispatch {

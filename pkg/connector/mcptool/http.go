@@ -233,16 +233,20 @@ func (d *dispatch) respond(req *http.Request, resp *http.Response) *http.Respons
 	case resp.StatusCode < 200 || resp.StatusCode >= 300:
 		d.settle(func(d *dispatch) {
 			d.status, d.header = resp.StatusCode, lowerCase(resp.Header)
-			if r := decodeResponse(body); r != nil {
-				d.fault, _ = r.Error.(*jsonrpc.Error)
-			}
+			d.fault, d.words = readRefusal(body)
 		})
 	case len(body) > d.max:
 		d.fail(connector.TooLarge)
 	case err != nil && req.Context().Err() != nil:
 		d.fail(silence(req.Context()))
-	case err != nil || resp.StatusCode != http.StatusOK || mediaType(resp) != "application/json" || decodeResponse(body) == nil:
+	case err != nil || resp.StatusCode != http.StatusOK || mediaType(resp) != "application/json":
 		d.fail(connector.Unreadable)
+	case !answers(req, body):
+		if fault, nobodys := readFault(body); fault != nil && nobodys {
+			d.settle(func(d *dispatch) { d.fault = fault })
+		} else {
+			d.fail(connector.Unreadable)
+		}
 	default:
 		resp.Body = io.NopCloser(bytes.NewReader(body))
 		return resp
@@ -258,22 +262,31 @@ func lowerCase(h http.Header) map[string][]string {
 	return out
 }
 
-func decodeResponse(body []byte) *jsonrpc.Response {
+// answers reports whether a body is a response with the request's id.
+func answers(req *http.Request, body []byte) bool {
 	m, err := jsonrpc.DecodeMessage(body)
 	if err != nil {
-		return nil
+		return false
 	}
-	r, _ := m.(*jsonrpc.Response)
-	return r
+	r, ok := m.(*jsonrpc.Response)
+	if !ok {
+		return false
+	}
+	id, err := json.Marshal(r.ID.Raw())
+	return err == nil && bytes.Equal(id, idOf(req))
+}
+
+// idOf is the JSON-RPC id of a request that we follow.
+func idOf(req *http.Request) json.RawMessage {
+	if b, ok := req.Context().Value(idKey{}).(json.RawMessage); ok {
+		return b
+	}
+	return json.RawMessage("null")
 }
 
 // substitute answers the SDK's request with an error of its own, so that it forgets the request and nothing else.
 func substitute(req *http.Request, resp *http.Response) *http.Response {
-	id := json.RawMessage("null")
-	if b, ok := req.Context().Value(idKey{}).(json.RawMessage); ok {
-		id = b
-	}
-	body := append(append([]byte(`{"jsonrpc":"2.0","id":`), id...), `,"error":{"code":-32000,"message":"settled"}}`...)
+	body := append(append([]byte(`{"jsonrpc":"2.0","id":`), idOf(req)...), `,"error":{"code":-32000,"message":"settled"}}`...)
 	return &http.Response{
 		Status: "200 OK", StatusCode: http.StatusOK, Proto: resp.Proto, ProtoMajor: resp.ProtoMajor, ProtoMinor: resp.ProtoMinor,
 		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)),

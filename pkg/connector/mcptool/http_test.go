@@ -184,34 +184,6 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-// A server that was restarted knows none of the sessions of before. It refuses the call, which is not sent again; the next
-// call is another attempt, in another session.
-func TestLostSession(t *testing.T) {
-	for _, status := range []int{404, 400} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			p := newPeer(t, func(p *peer) { p.rejected, p.session = status, "before" })
-			p.Script(connectortest.Script{Do: connectortest.Answer, Body: "{}"})
-			tool := compile(t, p, envelope.Write, nil)
-			if got := tool.Caller.Call(t.Context(), call(`{}`)); !got.OK {
-				t.Fatalf("got %+v", got)
-			}
-			p.mu.Lock()
-			p.session = "after"
-			p.mu.Unlock()
-			got := tool.Caller.Call(t.Context(), call(`{}`))
-			if got.Row.Code != envelope.CodeUpstreamUnavailable || got.Row.CommitState != envelope.NotCommitted {
-				t.Fatalf("got %+v", got)
-			}
-			if len(p.arrived) != 1 || p.count("tools/call") != 2 {
-				t.Fatalf("%d calls arrived in %d requests", len(p.arrived), p.count("tools/call"))
-			}
-			if got := tool.Caller.Call(t.Context(), call(`{}`)); !got.OK || p.count("initialize") != 2 {
-				t.Fatalf("%d sessions: %+v", p.count("initialize"), got)
-			}
-		})
-	}
-}
-
 // resumable answers a call by an event stream that breaks off after an event with an id, and goes on in a GET.
 type resumable struct {
 	mu    sync.Mutex

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -50,6 +51,9 @@ func (s *session) list(ctx context.Context) ([]*Offer, error) {
 		d := newDispatch(methodList, messageMax/8, nil)
 		page, err := s.ListTools(withDispatch(ctx, d), params)
 		d.fail(0)
+		if d.session && d.status == http.StatusNotFound {
+			s.retire() // the next call need not be the one that finds out
+		}
 		raw := d.result
 		if raw == nil {
 			// Nothing went over the wire: the SDK had it.

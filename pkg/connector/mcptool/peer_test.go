@@ -30,15 +30,15 @@ type peer struct {
 
 	stdio, events, structured bool
 
-	mu       sync.Mutex
-	script   connectortest.Script
-	tools    string                                      // what tools/list says
-	list     func(m message) string                      // wins over tools if set
-	handle   func(w http.ResponseWriter, m message) bool // of tools/call; wins over script if it returns true
-	rejected int                                         // status for calls of an unknown session; 0: sessions are not used
-	session  string
-	methods  []string // as they arrived
-	open     map[net.Conn]bool
+	mu      sync.Mutex
+	script  connectortest.Script
+	tools   string                                      // what tools/list says
+	list    func(m message) string                      // wins over tools if set
+	handle  func(w http.ResponseWriter, m message) bool // of tools/call; wins over script if it returns true
+	refuse  func(w http.ResponseWriter, m message)      // answers what names an unknown session; nil: sessions are not used
+	session string
+	methods []string // as they arrived
+	open    map[net.Conn]bool
 }
 
 type message struct {
@@ -154,15 +154,15 @@ func (p *peer) serve(w http.ResponseWriter, r *http.Request) {
 	var m message
 	_ = json.Unmarshal(body, &m)
 	p.mu.Lock()
-	script, handle, tools, list, rejected, session := p.script, p.handle, p.tools, p.list, p.rejected, p.session
+	script, handle, tools, list, refuse, session := p.script, p.handle, p.tools, p.list, p.refuse, p.session
 	p.methods = append(p.methods, m.Method)
 	p.mu.Unlock()
-	if rejected != 0 {
+	if refuse != nil {
 		switch given := r.Header.Get("Mcp-Session-Id"); {
 		case m.Method == "initialize":
 			w.Header().Set("Mcp-Session-Id", session)
 		case given != "" && given != session:
-			w.WriteHeader(rejected)
+			refuse(w, m)
 			return
 		}
 	}
