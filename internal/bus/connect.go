@@ -91,11 +91,12 @@ type Conn struct {
 	ready   bool   // Setup has succeeded
 	status  Status
 	looked  []func(Status)
-	doubts  uint64        // how often what the last look found was thrown away
-	looking sync.Mutex    // one look at a time, so that followers are told in order
-	why     string        // the last attempt to connect failed, "" while there is a connection
-	single  atomic.Bool   // the streams have one replica each
-	seen    atomic.Uint64 // the highest sequence of AGENTRUN_RUNS
+	doubts  uint64          // how often what the last look found was thrown away
+	looking sync.Mutex      // one look at a time, so that followers are told in order
+	why     string          // the last attempt to connect failed, "" while there is a connection
+	whys    map[string]bool // all that the log has named since there was one
+	single  atomic.Bool     // the streams have one replica each
+	seen    atomic.Uint64   // the highest sequence of AGENTRUN_RUNS
 
 	keeper *keeper
 	clock  Clock

@@ -29,6 +29,10 @@ func Unreached(err error) (why, remedy string) {
 		return "the server wants a client certificate", "give --tls-cert and --tls-key"
 	case strings.Contains(text, "tls: bad certificate"), strings.Contains(text, "tls: unknown certificate"):
 		return "the server refuses the client certificate", "correct --tls-cert and --tls-key: the server's authority must have signed it"
+	// With TLS 1.3 the server judges the certificate after the client's side of the handshake is done (RFC 8446, 4.4.2.4).
+	// Its alert is lost where the client's next bytes meet a closed connection.
+	case strings.Contains(text, "closed by remote after TLS handshake"):
+		return "the server closed the connection after the TLS handshake: it wants a client certificate, or refuses this one", "correct --tls-cert and --tls-key: the server's authority must have signed it"
 	case errors.As(err, &authority):
 		return "the server's certificate is signed by an authority that is not known here", "name its PEM file in --tls-ca"
 	case errors.As(err, &host):
@@ -43,13 +47,19 @@ func Unreached(err error) (why, remedy string) {
 	return text, ""
 }
 
+// reasonsMost bounds what the log says while one connection is away: a reason that nobody foresaw may hold a port.
+const reasonsMost = 16
+
 // unreached notes why an attempt to connect failed, and says so once for each reason: the next attempts follow every
 // quarter of a second.
 func (c *Conn) unreached(err error) {
 	why, remedy := Unreached(err)
 	c.mu.Lock()
-	known := c.why == why
-	c.why = why
+	known := c.whys[why] || len(c.whys) >= reasonsMost
+	if c.whys == nil {
+		c.whys = map[string]bool{}
+	}
+	c.why, c.whys[why] = why, true
 	c.mu.Unlock()
 	if known || c.isClosing() {
 		return
@@ -57,11 +67,11 @@ func (c *Conn) unreached(err error) {
 	c.log.Warn("nats cannot be reached; trying on", "reason", why, "remedy", remedy)
 }
 
-// reached forgets the reason.
+// reached forgets the reasons.
 func (c *Conn) reached() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.why = ""
+	c.why, c.whys = "", nil
 }
 
 // notConnected is what Healthy says while there is no connection.
