@@ -35,13 +35,14 @@ type world struct {
 }
 
 // worldConfig is for the tools of roles.go. A run may wait for two days.
-const worldConfig = `defaults:
+const worldConfig = worldDefaults + "tools: {}\n"
+
+const worldDefaults = `defaults:
   owner: bench
   workflow: bench
   actor: "agent:bench"
   budget: {max_elapsed: 48h}
   retry: {max_retry_after: 48h, initial_delay: 50ms}
-tools: {}
 `
 
 // buildCommands compiles the real commands and the real NATS server into dir.

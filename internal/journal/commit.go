@@ -16,6 +16,7 @@ const (
 	retryDelay     = time.Second            // between attempts while commits fail and nobody writes
 	batchBytes     = 16 << 20               // of one transaction: bounds its memory and how long the last writer waits
 	lazyMarks      = 200_000                // kept while commits fail; beyond it the oldest are dropped
+	mappedBytes    = 32 << 20               // committed between two calls of forgetMapped
 	fillPercent    = 0.9                    // keys come nearly in order: half-full pages would never be filled
 	entryBytesMost = 64 << 20               // of one call of Write
 
@@ -76,6 +77,7 @@ type committer struct {
 	suspect   bool  // the last commit failed: what the meta pages say may not be on disk
 	size      int64 // of the file, as remembered in it
 	sizeDirty bool
+	sinceMap  int // bytes committed since forgetMapped
 }
 
 func (c *committer) init() {
@@ -259,6 +261,13 @@ func (j *Journal) run() {
 		j.commit(reqs, lazy)
 		if last {
 			return
+		}
+		for _, r := range reqs {
+			j.sinceMap += r.bytes
+		}
+		if j.sinceMap >= mappedBytes && j.broken == nil {
+			j.sinceMap = 0
+			_ = j.forgetMapped() // saves memory only
 		}
 		switch took := time.Since(began); {
 		case len(reqs) >= crowdFrom:
