@@ -298,7 +298,8 @@ func TestCase21PoisonJob(t *testing.T) {
 		if end.FailedStep != "s" {
 			t.Errorf("%s: failed step %q", r, end.FailedStep)
 		}
-		if n := len(w.provider.callsOf(ref(r, "s"))); n > 3 || n < 1 && r != "poisoncommand" { // a command asks no provider
+		// Perhaps none: another of the three may have ended the executor each time before this one's request left.
+		if n := len(w.provider.callsOf(ref(r, "s"))); n > 3 {
 			t.Errorf("%s: %d calls, poison_after is 3", r, n)
 		}
 		lost := 0

@@ -390,7 +390,11 @@ func (w *world) mustEnd(runID string, word envelope.Word, reason string) *envelo
 	w.until("run "+runID+" ends", func() bool { return w.end(runID, 1) != nil })
 	o := w.end(runID, 1)
 	if o.Outcome != word || o.ReasonCode != reason {
-		w.t.Fatalf("run %s ended %s (%s), wanted %s (%s)\n%s", runID, o.Outcome, o.ReasonCode, word, reason, w.story())
+		history := ""
+		if r := w.record(runID); r != nil {
+			history = fmt.Sprintf("its history: %+v", r.History)
+		}
+		w.t.Fatalf("run %s ended %s (%s), wanted %s (%s)\n%s\n%s", runID, o.Outcome, o.ReasonCode, word, reason, history, w.story())
 	}
 	return o
 }

@@ -94,8 +94,13 @@ func (b *bench) Lookup(context.Context, run.ID, *run.Lookup, string) (envelope.L
 }
 
 // deliver hands a job or a wake to the worker and waits until nothing moves any more.
-func (b *bench) deliver(wake bool, tool string) {
-	d := Delivery{Wake: wake, Queue: "default", ID: waker, Valid: true, Subject: "s", Seq: 1, Time: time.Now()}
+func (b *bench) deliver(wake bool, tool string) { b.hand(wake, false, tool) }
+
+// deliverAgain hands over the job of a read, as the server says of it: for the first time or again.
+func (b *bench) deliverAgain(again bool) { b.hand(false, again, "read") }
+
+func (b *bench) hand(wake, again bool, tool string) {
+	d := Delivery{Redelivered: again, Wake: wake, Queue: "default", ID: waker, Valid: true, Subject: "s", Seq: 1, Time: time.Now()}
 	d.Acker = &answers{b, "job"}
 	if wake {
 		d.Acker = &answers{b, "wake"}

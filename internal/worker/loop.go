@@ -37,17 +37,16 @@ type loop struct {
 	leased   context.Context
 	endLease context.CancelFunc
 	guard    *time.Timer
-	counted  bool            // a job that may kill its reader has been counted by this loop and may be read
-	signalAt time.Time       // next in-progress signals
-	barred   time.Time       // until when no write is started, because the journal took no intent
-	patience time.Duration   // how long it was barred last; 0: the journal is written
-	due      envelope.Time   // by which the last decision was made
-	again    time.Time       // when the run must be looked at again
-	woken    bool            // a wake has come: lookups that only an executor can make are made
-	failing  time.Time       // since when the store gives errors
-	unsent   []*run.Dispatch // started in a write that failed: the record may have them, and they were never sent
-	cutOff   bool            // calls were cut off at the end of the drain time
-	passes   bool            // a step's tool is another executor's: what was delivered is given back for that one
+	left                   // taken over from a loop that gave the run up, and added to
+	signalAt time.Time     // next in-progress signals
+	barred   time.Time     // until when no write is started, because the journal took no intent
+	patience time.Duration // how long it was barred last; 0: the journal is written
+	due      envelope.Time // by which the last decision was made
+	again    time.Time     // when the run must be looked at again
+	woken    bool          // a wake has come: lookups that only an executor can make are made
+	failing  time.Time     // since when the store gives errors
+	cutOff   bool          // calls were cut off at the end of the drain time
+	passes   bool          // a step's tool is another executor's: what was delivered is given back for that one
 }
 
 func newLoop(w *Worker, id run.ID) *loop {
@@ -230,7 +229,7 @@ func (l *loop) moved() error {
 		return errAway
 	}
 	if l.store != "" && l.store != token {
-		l.h, l.fresh, l.counted, l.live = nil, false, false, false
+		l.h, l.fresh, l.mayRead, l.live = nil, false, false, false
 		l.arrived = append(l.holding, l.arrived...)
 		l.holding = nil
 		for i := range l.arrived {
@@ -353,11 +352,33 @@ func (l *loop) abort(err error) {
 		c.gate.leave(l.id.Tenant, c.entry)
 	}
 	l.calls, l.ended = map[run.DispatchID]*call{}, nil
+	l.mayRead = true
+	l.w.keep(l.id, l.left)
 	l.letGo()
 	if l.w.ctx.Err() == nil {
 		l.w.Log.Error("run given up by this worker", "tenant", l.id.Tenant, "run_id", l.id.Run, "trace_id", l.traceID(), "error", err)
 	}
 	l.leave(l.w.giveUp)
+}
+
+// left is what a loop knows of its run and nobody else could: it is handed to the next loop of the run.
+type left struct {
+	mayRead bool            // the job has been counted as one that may kill its reader, or has killed nobody here
+	unsent  []*run.Dispatch // perhaps the record says that they are executing; they have not left
+}
+
+// leftMost bounds what is remembered of runs that were given up.
+const leftMost = 10_000
+
+// keep is for a run that this process gives up because of the store: that it lives is known to nobody else, and what comes
+// again would be counted as lost with a worker.
+func (w *Worker) keep(id run.ID, what left) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.left) >= leftMost {
+		clear(w.left) // they count a loss more
+	}
+	w.left[id] = what
 }
 
 // leave gives back what the loop holds, and ends it. It has nothing in flight.

@@ -124,7 +124,7 @@ func (l *loop) intake(c *change, now envelope.Time) {
 		case l.h.Run == nil && !d.Valid:
 			l.h.Run = run.CreateUnaddressed(l.id, d.message(), l.w.Defaults(), now)
 			c.changed = true
-		case l.h.Run == nil && d.Redelivered:
+		case l.h.Run == nil && d.Redelivered && !l.mayRead:
 			// Delivered before, and no record: perhaps it kills its reader. It is counted before it is read.
 			l.h.Run = run.Unread(l.id, d.message(), l.w.Defaults(), l.w.PoisonAfter, now)
 			c.changed, c.taken = true, i
@@ -132,7 +132,7 @@ func (l *loop) intake(c *change, now envelope.Time) {
 		case l.h.Run == nil:
 			l.h.Run = run.Create(l.id, d.message(), l.w.Defaults(), now)
 			c.changed = true
-		case l.h.Run.Pending && l.counted:
+		case l.h.Run.Pending && l.mayRead:
 			l.h.Run.Read(d.message(), l.w.Defaults(), now)
 			c.changed = true
 		case l.h.Run.Pending:
@@ -387,7 +387,7 @@ func (l *loop) intent(d *run.Dispatch) *run.Intent {
 // written: the change is in the record. Calls leave, what came is done with, and the journal may forget.
 func (l *loop) written(c *change) {
 	l.took(c)
-	l.counted = l.h.Run.Pending
+	l.mayRead = l.mayRead || l.h.Run.Pending
 	writes := false
 	for _, d := range c.starts {
 		writes = writes || d.Effect == envelope.Write

@@ -173,6 +173,7 @@ type Worker struct {
 	mu     sync.Mutex
 	loops  map[run.ID]*loop
 	warned map[string]time.Time // by tool, see warnOf
+	left   map[run.ID]left      // by the loops that gave their runs up
 	wg     sync.WaitGroup
 	ended  bool
 }
@@ -186,7 +187,7 @@ func New(c Config) *Worker {
 	shares := fair.New(c.Shares)
 	return &Worker{
 		Config: c, shares: shares, slots: newSlots(c.Concurrency, shares), gates: newGates(limitsOf(c.Tools), c.Shares, c.Observe.Breaker), ctx: ctx, stop: stop,
-		draining: make(chan struct{}), cutoff: make(chan struct{}), loops: map[run.ID]*loop{}, warned: map[string]time.Time{},
+		draining: make(chan struct{}), cutoff: make(chan struct{}), loops: map[run.ID]*loop{}, warned: map[string]time.Time{}, left: map[run.ID]left{},
 	}
 }
 
@@ -222,6 +223,8 @@ func (w *Worker) Deliver(d Delivery) {
 	l, known := w.loops[d.ID]
 	if !known {
 		l = newLoop(w, d.ID)
+		l.left = w.left[d.ID]
+		delete(w.left, d.ID)
 		w.loops[d.ID] = l
 		w.wg.Add(1)
 	}
