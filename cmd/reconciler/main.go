@@ -4,6 +4,8 @@ package main
 
 import (
 	"context"
+	"io"
+	"log"
 	"os"
 	"os/signal"
 	"syscall"
@@ -36,6 +38,7 @@ func main() {
 	if code, was := child.Init(); was {
 		os.Exit(code)
 	}
+	log.SetOutput(io.Discard) // what a library prints by itself may hold text of a tool's
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal stops in good order; after it the handler is gone, so that a second one ends the process at once.
 	context.AfterFunc(ctx, stop)

@@ -1,6 +1,5 @@
 // Package httptool calls tools over HTTP/1.1. One call is one request on the wire: nothing here sends it again, redirects of
-// writes are not followed, and no error text of the far side leaves the package. It has connections of its own, because
-// net/http's Transport repeats idempotent requests by itself; of net/http only the reading of responses is used.
+// writes are not followed, and no error text of the far side leaves the package.
 //
 // What is sent. {name} in the URL is the percent-encoded arg (a string, number or boolean, not empty), {operation_ref} or
 // {idempotency_key}. The other args go to the query for GET, HEAD and DELETE (sorted by name, arrays and objects as
@@ -12,9 +11,7 @@
 // When it leaves. The caller's last check (lease and deadline) is asked when the connection stands, TLS included, by the
 // goroutine whose next statement is the one write of the request. What stays between the check and the far side is that
 // write's way through this machine. A call whose write has moved no byte is not sent, whatever the reason; from the first
-// byte on (with TLS from the write on) it is sent. Only a connection that died idle, before it took a byte, is replaced within a call.
+// byte on, with TLS of what is below it, it is sent. Only a connection that died idle, before it took a byte, is replaced within a call.
 //
-// What is read. Status, headers up to 64 KiB, and the body up to the limit of the call; nothing is decompressed. A
-// connection is used again only if the response was read to its end, nothing has come after it, and none without a body (1xx,
-// 204, 304) has announced one. TLS files are read when the tool is made, and so anew at every reload of the config.
+// What is read. Status, headers up to 64 KiB, and the body up to the limit of the call; nothing is decompressed. TLS files are read when the tool is made, and so anew at every reload of the config.
 package httptool

@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/connector/internal/httpwire"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -23,7 +24,7 @@ import (
 // Safe for concurrent use.
 type Kind struct {
 	mu    sync.Mutex
-	pools map[poolKey]*pool
+	pools map[poolKey]*httpwire.Pool
 }
 
 // poolKey is what tools must have in common to share connections. A file that was replaced has another content under its
@@ -40,7 +41,7 @@ type poolSettings struct {
 }
 
 // New returns a Kind without connections.
-func New() *Kind { return &Kind{pools: map[poolKey]*pool{}} }
+func New() *Kind { return &Kind{pools: map[poolKey]*httpwire.Pool{}} }
 
 // Name implements connector.Kind.
 func (*Kind) Name() string { return connector.KindHTTP }
@@ -50,7 +51,7 @@ func (k *Kind) Close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, p := range k.pools {
-		p.closeIdle()
+		p.CloseIdle()
 	}
 }
 
@@ -73,7 +74,7 @@ func (k *Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
 	}
 	t := &transport{method: method, url: target, lookup: p.Lookup, keyHeader: "Idempotency-Key"}
 	if s.IdempotencyHeader != "" {
-		if !validName(s.IdempotencyHeader) || owned(s.IdempotencyHeader) {
+		if !httpwire.ValidName(s.IdempotencyHeader) || owned(s.IdempotencyHeader) {
 			return nil, fail("idempotency_header", "is not a header name that a tool may use")
 		}
 		t.keyHeader = textproto.CanonicalMIMEHeaderKey(s.IdempotencyHeader)
@@ -155,7 +156,7 @@ func (t *transport) setHeaders(headers map[string]string, effect envelope.Effect
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
 		at := &connector.SpecError{Path: []any{"headers", name}}
 		switch {
-		case !validName(name):
+		case !httpwire.ValidName(name):
 			at.Message = "is not a header name"
 		case canonical == "Host" && printable(v) && v != "":
 			t.host = v
@@ -163,7 +164,7 @@ func (t *transport) setHeaders(headers map[string]string, effect envelope.Effect
 			at.Message = "is set by the runtime"
 		case seen[canonical]:
 			at.Message = "is there twice"
-		case !validValue(v):
+		case !httpwire.ValidValue(v):
 			at.Message = "has a value that no header can have" // the value may be a secret
 		}
 		if at.Message != "" {
@@ -181,33 +182,14 @@ func (t *transport) setHeaders(headers map[string]string, effect envelope.Effect
 	}
 	var b []byte
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
-		b = line(b, name, lines[name])
+		b = httpwire.Line(b, name, lines[name])
 	}
 	t.head = string(b)
 	slices.SortFunc(t.headers, func(a, b header) int { return strings.Compare(a.name, b.name) })
 	return nil
 }
 
-func validName(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if c <= ' ' || c >= 0x7f || strings.IndexByte(`()<>@,;:\"/[]?={}`, c) >= 0 {
-			return false
-		}
-	}
-	return s != ""
-}
-
-func validValue(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < ' ' && c != '\t') || c == 0x7f {
-			return false
-		}
-	}
-	return true
-}
-
-func (k *Kind) pool(settings poolSettings) (*pool, error) {
+func (k *Kind) pool(settings poolSettings) (*httpwire.Pool, error) {
 	config, files, err := tlsConfig(settings.tls)
 	if err != nil {
 		return nil, err
@@ -218,12 +200,12 @@ func (k *Kind) pool(settings poolSettings) (*pool, error) {
 	if p := k.pools[key]; p != nil {
 		return p, nil
 	}
-	p := newPool(config, settings.maxConns)
+	p := &httpwire.Pool{TLS: config, MaxConns: settings.maxConns}
 	if settings.proxyFromEnv {
-		p.proxy = proxyFromEnv
+		p.Proxy = proxyFromEnv
 	}
 	// What was made of the files as they were is left to the tools that have it; its idle connections expire.
-	maps.DeleteFunc(k.pools, func(old poolKey, _ *pool) bool { return old.poolSettings == settings })
+	maps.DeleteFunc(k.pools, func(old poolKey, _ *httpwire.Pool) bool { return old.poolSettings == settings })
 	k.pools[key] = p
 	return p, nil
 }
@@ -270,7 +252,7 @@ func tlsConfig(s connector.TLSSpec) (config *tls.Config, files [sha256.Size]byte
 func proxyFromEnv(u *url.URL) (*url.URL, error) {
 	via, err := http.ProxyFromEnvironment(&http.Request{URL: u})
 	if err == nil && via != nil && via.Scheme != "http" {
-		return nil, errProxy
+		return nil, httpwire.ErrProxy
 	}
 	return via, err
 }

@@ -2,7 +2,6 @@ package httptool
 
 import (
 	"bufio"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -16,10 +15,11 @@ import (
 	"testing"
 
 	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/connector/internal/httpwire"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
-func poolOf(k *Kind) *pool {
+func poolOf(k *Kind) *httpwire.Pool {
 	for _, p := range k.pools {
 		return p
 	}
@@ -103,10 +103,10 @@ func TestProxy(t *testing.T) {
 		k := New()
 		x := tool(t, k, server.URL)
 		pool := poolOf(k)
-		pool.proxy = func(*url.URL) (*url.URL, error) { return via, nil }
+		pool.Proxy = func(*url.URL) (*url.URL, error) { return via, nil }
 		if secure {
-			pool.tls.RootCAs = x509.NewCertPool()
-			pool.tls.RootCAs.AddCert(server.Certificate())
+			pool.TLS.RootCAs = x509.NewCertPool()
+			pool.TLS.RootCAs.AddCert(server.Certificate())
 		}
 		for range 2 {
 			if got := x.Caller.Call(t.Context(), testCall()); !got.OK {
@@ -118,7 +118,7 @@ func TestProxy(t *testing.T) {
 		}
 		wrong := *via
 		wrong.User = nil
-		pool.proxy = func(*url.URL) (*url.URL, error) { return &wrong, nil }
+		pool.Proxy = func(*url.URL) (*url.URL, error) { return &wrong, nil }
 		got := x.Caller.Call(t.Context(), testCall())
 		if secure && !got.NotSent {
 			t.Errorf("a tunnel that was refused: %+v", got)
@@ -200,8 +200,8 @@ func TestUnaskedAnswerInsideTLS(t *testing.T) {
 	k := New()
 	x := tool(t, k, "https://"+l.Addr().String())
 	p := poolOf(k)
-	p.tls.RootCAs = x509.NewCertPool()
-	p.tls.RootCAs.AddCert(root)
+	p.TLS.RootCAs = x509.NewCertPool()
+	p.TLS.RootCAs.AddCert(root)
 	const calls = 5
 	for i := range calls {
 		if got := x.Caller.Call(t.Context(), testCall()); !got.OK || string(got.Result) != "{}" {
@@ -213,51 +213,5 @@ func TestUnaskedAnswerInsideTLS(t *testing.T) {
 	<-done
 	if n := connections.Load(); n != calls {
 		t.Errorf("%d calls took %d connections: an unasked answer did not end its connection", calls, n)
-	}
-}
-
-func TestIdleConnections(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
-	defer server.Close()
-	k := New()
-	x := tool(t, k, server.URL)
-	p := poolOf(k)
-	u, err := url.Parse(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, _, err := p.locate(u)
-	if err != nil {
-		t.Fatal(err)
-	}
-	idle := func() int {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return len(p.origins[at].idle)
-	}
-	for range 3 {
-		if got := x.Caller.Call(t.Context(), testCall()); !got.OK || idle() != 1 {
-			t.Fatalf("%d idle: %+v", idle(), got)
-		}
-	}
-	p.mu.Lock()
-	c := p.origins[at].idle[0]
-	p.mu.Unlock()
-	p.expire(c)
-	if idle() != 0 {
-		t.Error("an expired connection is still idle")
-	}
-	c2, reused, err := p.get(context.Background(), at, nil)
-	if err != nil || reused {
-		t.Fatalf("reused %v: %v", reused, err)
-	}
-	p.expire(c2) // its timer fires just as it is taken
-	if _, err := io.WriteString(c2, "x"); err != nil {
-		t.Errorf("a connection in use was closed: %v", err)
-	}
-	p.put(c2)
-	k.Close()
-	if idle() != 0 {
-		t.Error("Close left an idle connection")
 	}
 }

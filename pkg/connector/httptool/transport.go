@@ -7,12 +7,15 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/connector/internal/httpwire"
 	"github.com/agentrun/executor/pkg/envelope"
 )
+
+// redirectsMax is of a read, within one origin.
+const redirectsMax = 3
 
 const operationRefHeader = "Agentrun-Operation-Ref"
 
@@ -29,7 +32,7 @@ type transport struct {
 	bodyless    bool // GET and HEAD, and DELETE unless the config has a body for it
 	restInQuery bool
 	consumed    map[string]bool // args that URL, headers or body name
-	pool        *pool
+	pool        *httpwire.Pool
 }
 
 // CheckArgs implements connector.Transport.
@@ -76,7 +79,7 @@ func (t *transport) RoundTrip(ctx context.Context, r *connector.Request) connect
 		return connector.Response{Failure: connector.NotSent}
 	}
 	body, ok := t.body(r)
-	if !ok || !validValue(r.OperationRef) || !validValue(r.IdempotencyKey) {
+	if !ok || !httpwire.ValidValue(r.OperationRef) || !httpwire.ValidValue(r.IdempotencyKey) {
 		return connector.Response{Failure: connector.NotSent}
 	}
 	for hop := 0; ; hop++ {
@@ -99,99 +102,45 @@ func (t *transport) body(r *connector.Request) ([]byte, bool) {
 	case t.bodyless:
 		return nil, true
 	case t.content != nil:
-		return t.content.encode(r.Call, r.ArgValues, t.rest(r.ArgValues))
+		b, ok := t.content.encode(r.Call, r.ArgValues, t.rest(r.ArgValues))
+		if b == nil {
+			b = []byte{} // an empty form is a body all the same
+		}
+		return b, ok
 	}
 	return connector.AppendJSON(nil, t.rest(r.ArgValues))
 }
 
-// wire is the whole request as bytes.
-func (t *transport) wire(r *connector.Request, u, via *url.URL, body []byte) []byte {
-	b := make([]byte, 0, 512+len(t.head)+len(body))
-	b = append(append(b, t.method...), ' ')
-	if via != nil && u.Scheme == "http" {
-		b = append(append(b, "http://"...), u.Host...)
-	}
-	b = append(append(b, u.RequestURI()...), " HTTP/1.1\r\n"...)
-	host := t.host
-	if host == "" {
-		host = u.Host
-	}
-	b = line(b, "Host", host)
-	b = append(b, t.head...)
+// header is what a request's header holds of the call.
+func (t *transport) header(r *connector.Request) []byte {
+	b := append(make([]byte, 0, 256+len(t.head)), t.head...)
 	for i := range t.headers {
-		b = line(b, t.headers[i].name, t.headers[i].value.expand(r.Call, r.ArgValues))
-	}
-	if via != nil && u.Scheme == "http" {
-		b = append(b, proxyAuthorization(via)...)
+		b = httpwire.Line(b, t.headers[i].name, t.headers[i].value.expand(r.Call, r.ArgValues))
 	}
 	if r.Effect == envelope.Write {
-		b = line(b, t.keyHeader, r.IdempotencyKey)
+		b = httpwire.Line(b, t.keyHeader, r.IdempotencyKey)
 	}
 	if r.Effect == envelope.Write || t.lookup {
-		b = line(b, operationRefHeader, r.OperationRef)
+		b = httpwire.Line(b, operationRefHeader, r.OperationRef)
 	}
-	if r.Traceparent != "" && validValue(r.Traceparent) {
-		b = line(b, "Traceparent", r.Traceparent)
+	if r.Traceparent != "" && httpwire.ValidValue(r.Traceparent) {
+		b = httpwire.Line(b, "Traceparent", r.Traceparent)
 	}
-	if !t.bodyless {
-		b = line(b, "Content-Length", strconv.Itoa(len(body)))
-	}
-	return append(append(b, "\r\n"...), body...)
+	return b
 }
 
-func line(b []byte, name, value string) []byte {
-	return append(append(append(append(b, name...), ": "...), value...), "\r\n"...)
-}
-
-// once sends one request and reads its response. An idle connection that turns out dead before it took a single byte is
-// replaced by another: that is still one request on the wire.
+// once sends one request and reads its response.
 func (t *transport) once(ctx context.Context, r *connector.Request, u *url.URL, body []byte) connector.Response {
-	notSent := connector.Response{Failure: connector.NotSent}
-	at, via, err := t.pool.locate(u)
-	if err != nil {
-		return notSent
+	head, err := t.pool.Send(ctx, &httpwire.Request{
+		Method: t.method, URL: u, Host: t.host, Header: t.header(r), Body: body, Leave: r.Leave,
+	})
+	switch {
+	case errors.Is(err, httpwire.ErrNotSent):
+		return connector.Response{Failure: connector.NotSent}
+	case err != nil:
+		return connector.Response{Failure: silence(ctx)}
 	}
-	request := t.wire(r, u, via, body)
-	for {
-		c, reused, err := t.pool.get(ctx, at, via)
-		if err != nil {
-			return notSent
-		}
-		resp, keep := t.exchange(ctx, r, c, request)
-		if keep {
-			t.pool.put(c)
-		} else {
-			t.pool.discard(c)
-		}
-		if resp.Failure == connector.NotSent && reused && !keep && ctx.Err() == nil {
-			continue
-		}
-		return resp
-	}
-}
-
-// exchange sends on a connection and reads the response. keep says that the connection can be used again; NotSent with a
-// connection that cannot be kept means that it was dead.
-func (t *transport) exchange(ctx context.Context, r *connector.Request, c *conn, request []byte) (resp connector.Response, keep bool) {
-	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(longAgo) })
-	defer func() {
-		// A deadline that was set, or may just be being set, is not taken back: the connection goes.
-		keep = stop() && keep
-	}()
-	if ctx.Err() != nil || !r.Leave() {
-		return connector.Response{Failure: connector.NotSent}, true
-	}
-	// The request leaves here, in one write, and nowhere else.
-	n, err := c.Write(request)
-	if err != nil && n == 0 && !c.secure {
-		return connector.Response{Failure: connector.NotSent}, false
-	}
-	// After a write that failed halfway there may still be an answer: a far side that refuses early closes its side.
-	head, err := c.response(t.method)
-	if err != nil {
-		return connector.Response{Failure: silence(ctx)}, false
-	}
-	return t.read(ctx, c, head, r.BodyMax)
+	return read(ctx, head, r.BodyMax)
 }
 
 // silence tells apart why nothing came.
@@ -203,24 +152,21 @@ func silence(ctx context.Context) connector.Failure {
 }
 
 // read takes the response in, its body up to limit bytes.
-func (t *transport) read(ctx context.Context, c *conn, head *http.Response, limit int) (out connector.Response, keep bool) {
-	out = connector.Response{Status: head.StatusCode, Header: lowerCase(head.Header)}
-	b, tooLarge, whole := body(head, limit)
-	untilClose := head.ContentLength < 0 && len(head.TransferEncoding) == 0 && t.method != http.MethodHead
+func read(ctx context.Context, head *http.Response, limit int) connector.Response {
+	out := connector.Response{Status: head.StatusCode, Header: lowerCase(head.Header)}
+	b, tooLarge, whole := httpwire.ReadBody(head, limit)
 	encoding := head.Header.Get("Content-Encoding")
 	switch {
 	case tooLarge:
 		out.Failure = connector.TooLarge
 	case !whole && errors.Is(ctx.Err(), context.Canceled):
 		out.Failure = connector.Cancelled
-	case !whole, untilClose && brokenOff(head, b), encoding != "" && !strings.EqualFold(encoding, "identity"):
+	case !whole, httpwire.UntilClose(head) && brokenOff(head, b), encoding != "" && !strings.EqualFold(encoding, "identity"):
 		out.Failure = connector.Unreadable // broken off, or in an encoding that nobody asked for
 	default:
 		out.Body = b
 	}
-	keep = whole && !tooLarge && !c.spent && !head.Close && !untilClose && c.in.Buffered() == 0 &&
-		head.StatusCode != http.StatusSwitchingProtocols
-	return out, keep
+	return out
 }
 
 // brokenOff: a body that ends with its connection cannot be told from one that was cut, unless it says that it is JSON and

@@ -65,9 +65,11 @@ func (t *tool) once(ctx context.Context, r *connector.Request) (out connector.Re
 		}}, false
 	}
 	d := newDispatch(methodCall, r.BodyMax, func() bool { return ctx.Err() == nil && r.Leave() })
-	callCtx, cancel := context.WithCancel(withDispatch(ctx, d))
-	defer cancel()
+	// An answered call is not cancelled, neither here nor by its caller: the SDK, which may not have seen the answer yet, would
+	// tell the server so.
+	callCtx, cancel := context.WithCancel(withDispatch(context.WithoutCancel(ctx), d))
 	go func() {
+		defer cancel()
 		// The SDK's result is not looked at: the wire has the real one.
 		_, err := s.CallTool(callCtx, t.params(r))
 		d.fail(connector.NoReply)
@@ -78,8 +80,10 @@ func (t *tool) once(ctx context.Context, r *connector.Request) (out connector.Re
 	select {
 	case <-d.end:
 	case <-s.wire.gone:
+		cancel()
 		d.fail(connector.NoReply)
 	case <-ctx.Done():
+		cancel()
 		d.fail(silence(ctx))
 		if d.hasLeft() && !errors.Is(ctx.Err(), context.Canceled) {
 			go s.suspect()

@@ -7,59 +7,38 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"mime"
-	"net"
 	"net/http"
-	"net/http/httptrace"
-	"net/textproto"
+	"slices"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/connector/internal/httpwire"
 )
 
 const (
-	dialTimeout = 10 * time.Second
-	// An idle connection is dropped before the servers that are quickest to do so (5 s) close it under a request.
-	idleTimeout  = 3 * time.Second
-	sessionName  = "Mcp-Session-Id"
-	headerMax    = 64 << 10 // bytes of a response's headers
-	resumptions  = 3        // of one answer's event stream
-	idleConnsMax = 64
+	sessionName = "Mcp-Session-Id"
+	resumptions = 3 // of one answer's event stream
 )
 
-// client is the HTTP side of one server. It sends every request once: no redirect is followed, and the bodies of requests
-// cannot be had a second time, which keeps net/http from sending them again.
+// client is the HTTP side of one server. It sends every request once, over the way that all HTTP takes here, and follows no
+// redirect.
 type client struct {
-	base    *http.Transport
+	pool    *httpwire.Pool
 	headers map[string]string
 }
 
 func newClient(headers map[string]string) *client {
-	dialer := &net.Dialer{Timeout: dialTimeout}
-	return &client{headers: headers, base: &http.Transport{
-		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := dialer.DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			return &gate{Conn: c}, nil
-		},
-		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout:    dialTimeout,
-		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{}, // HTTP/1.1: one request on a connection at a time
-		IdleConnTimeout:        idleTimeout,
-		MaxIdleConnsPerHost:    idleConnsMax,
-		MaxResponseHeaderBytes: headerMax,
-		DisableCompression:     true,
+	return &client{headers: headers, pool: &httpwire.Pool{
+		TLS: &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
 	}}
 }
 
-// openHTTP begins a session with a server; nothing is sent before the first message.
+// open begins a session with a server; nothing is sent before the first message.
 func (c *client) open(url string) func(context.Context) (mcp.Connection, error) {
 	return func(ctx context.Context) (mcp.Connection, error) {
 		t := mcp.StreamableClientTransport{
@@ -77,133 +56,71 @@ func (c *client) open(url string) func(context.Context) (mcp.Connection, error) 
 	}
 }
 
-// gate is a connection that knows which of our requests is on its way there, and lets nothing through that is no answer to
-// one: net/http would print it, or take it for the next request's answer.
-type gate struct {
-	net.Conn
-	passing atomic.Pointer[passage] // nil: nothing was sent yet but TLS
-}
-
-// passage is one request's way through one connection, to the end of its response.
-type passage struct {
-	d     *dispatch // nil: the rest of an event stream
-	begun atomic.Bool
-	spent atomic.Bool // something came that may be followed by a body that must not be there
-}
-
-// idle is what passes between two requests.
-var idle = new(passage)
-
-var errUnasked = errors.New("the far side said something unasked")
-
-// Write asks before the first byte of a request, and notes what became of it.
-func (g *gate) Write(b []byte) (int, error) {
-	p := g.passing.Load()
-	if p == nil || p == idle || p.begun.Load() {
-		return g.Conn.Write(b)
-	}
-	if p.d != nil && !p.d.leave() {
-		return 0, errHeldBack
-	}
-	p.begun.Store(true) // before: the answer may be quicker than the return
-	n, err := g.Conn.Write(b)
-	if n == 0 && err != nil {
-		p.begun.Store(false)
-		if p.d != nil {
-			p.d.stayed()
-		}
-	}
-	return n, err
-}
-
-// Read gives out what answers a request. What comes without one ends the connection, and is seen by nobody.
-func (g *gate) Read(b []byte) (int, error) {
-	n, err := g.Conn.Read(b)
-	if p := g.passing.Load(); n > 0 && p != nil && !p.begun.Load() {
-		clear(b[:n])
-		return 0, errUnasked
-	}
-	return n, err
-}
-
-// over ends a request's way, once its response has been read.
-func (g *gate) over(p *passage) {
-	if g.passing.CompareAndSwap(p, idle) && p.spent.Load() {
-		_ = g.Conn.Close()
-	}
-}
-
-// answer is a response's body; its end is the end of the request's way.
-type answer struct {
-	io.ReadCloser
-	over func()
-}
-
-func (a *answer) Read(b []byte) (int, error) {
-	n, err := a.ReadCloser.Read(b)
-	if err != nil {
-		a.over()
-	}
-	return n, err
-}
-
-func (a *answer) Close() error {
-	defer a.over()
-	return a.ReadCloser.Close()
-}
-
 // RoundTrip implements http.RoundTripper.
 func (c *client) RoundTrip(req *http.Request) (*http.Response, error) {
 	d := dispatchOf(req.Context())
 	if req.Method != http.MethodPost {
 		d = nil // the rest of an event stream
 	}
-	// Written by the transport before it returns a response, the last for the connection that it is from.
-	var way atomic.Pointer[gate]
-	var passes atomic.Pointer[passage]
-	ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		GotConn: func(info httptrace.GotConnInfo) {
-			conn := info.Conn
-			if secure, ok := conn.(*tls.Conn); ok {
-				conn = secure.NetConn()
-			}
-			p := &passage{d: d}
-			passes.Store(p)
-			way.Store(conn.(*gate))
-			conn.(*gate).passing.Store(p)
-		},
-		Got1xxResponse: func(int, textproto.MIMEHeader) error {
-			passes.Load().spent.Store(true)
-			return nil
-		},
-	})
-	sent := req.Clone(ctx)
-	sent.GetBody = nil
-	for name, value := range c.headers {
-		sent.Header.Set(name, value)
-	}
-	resp, err := c.base.RoundTrip(sent)
-	if err == nil {
-		g, p := way.Load(), passes.Load()
-		if resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotModified {
-			p.spent.Store(true)
-		}
-		resp.Body = &answer{resp.Body, func() { g.over(p) }}
-	}
-	if d == nil {
-		if err == nil {
-			resp.Body = &bounded{ReadCloser: resp.Body, left: messageMax, events: isEvents(resp)}
-		}
-		return resp, err
-	}
+	out, err := c.request(req)
 	if err != nil {
+		return nil, err
+	}
+	if d != nil {
+		out.Leave, out.Stayed = d.leave, d.stayed
+	}
+	resp, err := c.pool.Send(req.Context(), out)
+	switch {
+	case err != nil && d != nil:
 		d.fail(silence(req.Context()))
 		return nil, err
+	case err != nil:
+		return nil, err
+	}
+	resp.Request = req
+	if note, _ := req.Context().Value(noteKey{}).(bool); note && (resp.StatusCode < 200 || resp.StatusCode >= 300) {
+		_ = resp.Body.Close()
+		resp.StatusCode, resp.Body, resp.ContentLength = http.StatusAccepted, http.NoBody, 0
+	}
+	if d == nil {
+		resp.Body = &bounded{ReadCloser: resp.Body, left: messageMax, events: isEvents(resp)}
+		return resp, nil
 	}
 	d.mu.Lock()
 	d.session = req.Header.Get(sessionName) != ""
 	d.mu.Unlock()
 	return d.respond(req, resp), nil
+}
+
+var errHeader = errors.New("mcp: a header that no request can have")
+
+// request is the SDK's request as it goes out.
+func (c *client) request(req *http.Request) (*httpwire.Request, error) {
+	header := req.Header.Clone()
+	header.Set("User-Agent", "agentrun")
+	for name, value := range c.headers {
+		header.Set(name, value)
+	}
+	host := header.Get("Host")
+	for _, name := range []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Trailer", "Expect", "Upgrade"} {
+		header.Del(name) // the connection's own
+	}
+	out := &httpwire.Request{Method: req.Method, URL: req.URL, Host: host, Leave: func() bool { return true }}
+	for _, name := range slices.Sorted(maps.Keys(header)) {
+		for _, value := range header[name] {
+			if !httpwire.ValidName(name) || !httpwire.ValidValue(value) {
+				return nil, errHeader
+			}
+			out.Header = httpwire.Line(out.Header, name, value)
+		}
+	}
+	if req.Body == nil {
+		return out, nil
+	}
+	defer req.Body.Close()
+	b, err := io.ReadAll(req.Body)
+	out.Body = append([]byte{}, b...)
+	return out, err
 }
 
 // silence tells apart why nothing came.
@@ -293,6 +210,10 @@ func substitute(req *http.Request, resp *http.Response) *http.Response {
 		ContentLength: int64(len(body)), Request: resp.Request,
 	}
 }
+
+// noteKey marks the write of a message that nobody waits for an answer to. The SDK would end the session if it is refused,
+// and with it every call in flight there.
+type noteKey struct{}
 
 // idKey is the request's JSON-RPC id in the context of its write.
 type idKey struct{}

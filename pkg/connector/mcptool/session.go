@@ -24,8 +24,9 @@ const (
 )
 
 const (
-	methodCall = "tools/call"
-	methodList = "tools/list"
+	methodCall        = "tools/call"
+	methodList        = "tools/list"
+	methodInitialized = "notifications/initialized"
 )
 
 var errClosed = errors.New("closed")
@@ -265,7 +266,7 @@ func (s *server) close() {
 		<-session.finished
 	}
 	if s.client != nil {
-		s.client.base.CloseIdleConnections()
+		s.client.pool.CloseIdle()
 	}
 }
 

@@ -128,6 +128,9 @@ func (w *wire) Write(ctx context.Context, m jsonrpc.Message) error {
 		// A message about the request, its cancellation for one: not the request itself.
 		d, ctx = nil, withDispatch(ctx, nil)
 	}
+	if r, ok := m.(*jsonrpc.Request); !ok || !r.IsCall() && r.Method != methodInitialized {
+		ctx = context.WithValue(ctx, noteKey{}, true)
+	}
 	if d != nil {
 		id := m.(*jsonrpc.Request).ID
 		w.mu.Lock()

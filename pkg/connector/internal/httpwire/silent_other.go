@@ -1,6 +1,6 @@
 //go:build !unix
 
-package httptool
+package httpwire
 
 import "net"
 

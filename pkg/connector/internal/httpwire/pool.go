@@ -1,4 +1,13 @@
-package httptool
+// Package httpwire carries HTTP/1.1 requests, each once: it is the one way out of all kinds of tools that speak HTTP, and it
+// owns the rule of what may pass there.
+//
+// What leaves is one Write by the goroutine that made the call, after its last question; what was not written is not sent.
+// Only a connection that died idle, before it took a byte, is replaced by another. What comes back is the answer to that
+// request and nothing else: between requests nobody reads, and a connection on which something came unasked, or on which
+// something may still come (a body that was not read to its end, one that a 1xx, 204 or 304 announced), is used no more. What
+// came there is seen by nobody and printed nowhere. net/http's Transport does none of that: it repeats requests on its own,
+// writes in a goroutine that cannot be asked at the last moment, and prints what a far side sends unasked to the process's log.
+package httpwire
 
 import (
 	"context"
@@ -11,21 +20,20 @@ import (
 
 // Limits of a pool of connections.
 const (
-	dialTimeout    = 10 * time.Second // of TCP connect, proxy and TLS handshake together; a call's own timeout may be shorter
-	idleTimeout    = 30 * time.Second // below the usual idle timeouts of servers, so that few connections die in our hands
+	dialTimeout = 10 * time.Second // of TCP connect, proxy and TLS handshake together; a call's own timeout may be shorter
+	// Below the shortest idle timeout that servers have by default (5 s: Node, Apache, uvicorn), so that no connection is closed
+	// under a request.
+	idleTimeout    = 4 * time.Second
 	idlePerOrigin  = 256
 	headerBytesMax = 64 << 10
-	redirectsMax   = 3 // of a read, within one origin
 )
 
-// pool keeps connections of tools with the same settings. It is not net/http's Transport, because that sends requests
-// again on its own, writes in a goroutine that cannot be asked at the last moment, and prints what a far side sends
-// unasked to the process's log. Here a request is one Write by the goroutine that made the call, and nothing reads between
-// calls. HTTP/1.1 only. Safe for concurrent use.
-type pool struct {
-	tls      *tls.Config
-	proxy    func(*url.URL) (*url.URL, error) // nil: none
-	maxConns int                              // per origin, 0: no limit
+// Pool keeps connections of requests with the same settings. HTTP/1.1 only. Safe for concurrent use; its fields are not
+// changed once it is used.
+type Pool struct {
+	TLS      *tls.Config                      // has the rest of what a handshake needs filled in by the address
+	Proxy    func(*url.URL) (*url.URL, error) // nil: none
+	MaxConns int                              // per origin, 0: no limit
 
 	mu      sync.Mutex
 	origins map[origin]*conns
@@ -43,12 +51,8 @@ type conns struct {
 	slots chan struct{} // nil: no limit
 }
 
-func newPool(config *tls.Config, maxConns int) *pool {
-	return &pool{tls: config, maxConns: maxConns, origins: map[origin]*conns{}}
-}
-
 // locate says where a URL leads, and over which proxy.
-func (p *pool) locate(u *url.URL) (at origin, via *url.URL, err error) {
+func (p *Pool) locate(u *url.URL) (at origin, via *url.URL, err error) {
 	at.secure = u.Scheme == "https"
 	port := u.Port()
 	if port == "" {
@@ -58,8 +62,8 @@ func (p *pool) locate(u *url.URL) (at origin, via *url.URL, err error) {
 		}
 	}
 	at.addr = net.JoinHostPort(u.Hostname(), port)
-	if p.proxy != nil {
-		if via, err = p.proxy(u); err != nil {
+	if p.Proxy != nil {
+		if via, err = p.Proxy(u); err != nil {
 			return at, nil, err
 		}
 		if via != nil {
@@ -69,14 +73,17 @@ func (p *pool) locate(u *url.URL) (at origin, via *url.URL, err error) {
 	return at, via, nil
 }
 
-func (p *pool) at(o origin) *conns {
+func (p *Pool) at(o origin) *conns {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	cs := p.origins[o]
+	if p.origins == nil {
+		p.origins = make(map[origin]*conns)
+	}
 	if cs == nil {
 		cs = &conns{}
-		if p.maxConns > 0 {
-			cs.slots = make(chan struct{}, p.maxConns)
+		if p.MaxConns > 0 {
+			cs.slots = make(chan struct{}, p.MaxConns)
 		}
 		p.origins[o] = cs
 	}
@@ -85,7 +92,7 @@ func (p *pool) at(o origin) *conns {
 
 // get returns an idle connection that is still alive, else a new one. It waits for a slot where connections are limited.
 // The connection must go back by put or discard.
-func (p *pool) get(ctx context.Context, o origin, via *url.URL) (c *conn, reused bool, err error) {
+func (p *Pool) get(ctx context.Context, o origin, via *url.URL) (c *conn, reused bool, err error) {
 	cs := p.at(o)
 	if cs.slots != nil {
 		select {
@@ -111,7 +118,7 @@ func (p *pool) get(ctx context.Context, o origin, via *url.URL) (c *conn, reused
 	return c, false, nil
 }
 
-func (p *pool) take(cs *conns) *conn {
+func (p *Pool) take(cs *conns) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := len(cs.idle)
@@ -132,7 +139,7 @@ func (cs *conns) free() {
 }
 
 // put keeps a connection whose last response was read to its end.
-func (p *pool) put(c *conn) {
+func (p *Pool) put(c *conn) {
 	p.mu.Lock()
 	full := len(c.home.idle) >= idlePerOrigin
 	if !full {
@@ -151,13 +158,13 @@ func (p *pool) put(c *conn) {
 }
 
 // discard closes a connection that cannot be used again.
-func (p *pool) discard(c *conn) {
+func (p *Pool) discard(c *conn) {
 	_ = c.Close()
 	c.home.free()
 }
 
 // expire closes a connection that has been idle for too long, unless a call has just taken it.
-func (p *pool) expire(c *conn) {
+func (p *Pool) expire(c *conn) {
 	p.mu.Lock()
 	found := false
 	for i, other := range c.home.idle {
@@ -173,8 +180,8 @@ func (p *pool) expire(c *conn) {
 	}
 }
 
-// closeIdle closes what is idle.
-func (p *pool) closeIdle() {
+// CloseIdle closes what is idle. Requests in flight go on.
+func (p *Pool) CloseIdle() {
 	p.mu.Lock()
 	var idle []*conn
 	for _, cs := range p.origins {

@@ -1,8 +1,7 @@
-package httptool
+package httpwire
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/base64"
@@ -13,12 +12,14 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
 var (
-	errHeaderTooLarge = errors.New("httptool: the response's header is too large")
-	errProxy          = errors.New("httptool: the proxy does not connect")
+	errHeaderTooLarge = errors.New("httpwire: the response's header is too large")
+	// ErrProxy is of a proxy that cannot be used.
+	ErrProxy = errors.New("httpwire: the proxy does not connect")
 )
 
 // longAgo is a deadline that has passed.
@@ -28,6 +29,7 @@ var longAgo = time.Unix(1, 0)
 type conn struct {
 	net.Conn          // TLS included
 	raw      net.Conn // the TCP connection below
+	out      *counted // likewise, as what is above writes to it
 	secure   bool
 	in       *bufio.Reader
 	limit    io.LimitedReader // between in and the connection: bounds a response's header
@@ -36,8 +38,20 @@ type conn struct {
 	spent    bool        // a response has announced a body that it must not have: what comes next may be that
 }
 
-func newConn(c, raw net.Conn) *conn {
-	out := &conn{Conn: c, raw: raw, secure: c != raw}
+// counted counts what is written to a connection.
+type counted struct {
+	net.Conn
+	n atomic.Int64 // bytes
+}
+
+func (c *counted) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+func newConn(c, raw net.Conn, w *counted) *conn {
+	out := &conn{Conn: c, raw: raw, out: w, secure: c != net.Conn(w)}
 	out.limit = io.LimitedReader{R: c, N: math.MaxInt64}
 	out.in = bufio.NewReader(&out.limit)
 	return out
@@ -62,7 +76,7 @@ func (c *conn) alive() bool {
 }
 
 // dial makes a connection, through a proxy's tunnel and with TLS where asked for.
-func (p *pool) dial(ctx context.Context, o origin, via *url.URL) (*conn, error) {
+func (p *Pool) dial(ctx context.Context, o origin, via *url.URL) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	addr := o.addr
@@ -78,8 +92,9 @@ func (p *pool) dial(ctx context.Context, o origin, via *url.URL) (*conn, error) 
 	if err != nil {
 		return nil, err
 	}
+	w := &counted{Conn: raw}
 	if !o.secure {
-		return newConn(raw, raw), nil
+		return newConn(w, raw, w), nil
 	}
 	if via != nil {
 		if err := tunnel(ctx, raw, o.addr, via); err != nil {
@@ -87,16 +102,16 @@ func (p *pool) dial(ctx context.Context, o origin, via *url.URL) (*conn, error) 
 			return nil, err
 		}
 	}
-	config := p.tls.Clone()
+	config := p.TLS.Clone()
 	if config.ServerName == "" {
 		config.ServerName, _, _ = net.SplitHostPort(o.addr)
 	}
-	secure := tls.Client(raw, config)
+	secure := tls.Client(w, config)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		return nil, err
 	}
-	return newConn(secure, raw), nil
+	return newConn(secure, raw, w), nil
 }
 
 // tunnel asks a proxy for a connection to addr.
@@ -114,7 +129,7 @@ func tunnel(ctx context.Context, c net.Conn, addr string, via *url.URL) error {
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusOK || in.Buffered() > 0 {
-		return errProxy
+		return ErrProxy
 	}
 	return nil
 }
@@ -164,23 +179,4 @@ func announces(resp *http.Response) bool {
 		}
 	}
 	return false
-}
-
-// body reads a response's body up to limit bytes. whole says that the response has been read to its end.
-func body(resp *http.Response, limit int) (b []byte, tooLarge, whole bool) {
-	if resp.Body == http.NoBody {
-		return nil, false, true // a HEAD's Content-Length is about something else
-	}
-	if resp.ContentLength > int64(limit) {
-		return nil, true, false
-	}
-	var out bytes.Buffer
-	if resp.ContentLength > 0 {
-		out.Grow(int(resp.ContentLength) + bytes.MinRead)
-	}
-	n, err := out.ReadFrom(io.LimitReader(resp.Body, int64(limit)+1))
-	if n > int64(limit) {
-		return nil, true, false
-	}
-	return out.Bytes(), false, err == nil
 }
