@@ -27,6 +27,7 @@ type commands struct {
 	Serve       serveCommand       `cmd:"" help:"Watch the run records until a stop signal."`
 	Deadletters deadlettersCommand `cmd:"" help:"Look at dead letters and answer them."`
 	Runs        runsCommand        `cmd:"" help:"Look at runs and cancel them."`
+	Queues      queuesCommand      `cmd:"" help:"Look at the queues of jobs."`
 	Audit       auditCommand       `cmd:"" help:"Check all records, letters and outcomes against the rules; exit code 1 if anything is broken."`
 }
 
@@ -94,6 +95,8 @@ func (c *commands) task(command string) (task, *asking) {
 		return &l.Approve, &l.Approve.asking
 	case "deadletters discard":
 		return &l.Discard, &l.Discard.asking
+	case "queues list":
+		return &c.Queues.List, &c.Queues.List.asking
 	case "runs list":
 		return &r.List, &r.List.asking
 	case "runs show":

@@ -140,6 +140,7 @@ func TestOperatorCommands(t *testing.T) {
 		"runs.list":           `{"ok":true,"runs":[` + runJSON + `]}`,
 		"runs.cancel":         `{"ok":true,"state":"cancelling"}`,
 		"runs.discard":        `{"ok":true,"state":"cancelled"}`,
+		"queues.list":         `{"ok":true,"queues":[{"queue":"default","waiting":7,"executors":2,"pulled":true},{"queue":"defualt","waiting":1,"executors":0,"pulled":false}],"unnamed":3}`,
 	})
 	for _, x := range []struct {
 		args, stdin string
@@ -170,6 +171,8 @@ func TestOperatorCommands(t *testing.T) {
 		{"runs show acme/run_1042 --watch", "", 0, "ended needs_human", "", ""}, // it has ended: nothing more to see
 		{"runs cancel acme/run_1042 --reason r -y", "", 0, "cancelling", "", ""},
 		{"runs discard acme/run_1042 --reason r -y", "", 0, "cancelled", "", `agentrun.op.runs.discard.acme {"run_id":"run_1042","by":"alice","reason":"r"}`},
+		{"queues list", "", 0, "defualt                          1          none\n(others)                         3          none", "", `agentrun.op.queues.list._all {}`},
+		{"queues list --json", "", 0, `"unnamed":3`, "", ""},
 	} {
 		code, out, errs := command(t, s.URL, x.stdin, strings.Fields(x.args)...)
 		if code != x.code || !strings.Contains(out, x.out) || !strings.Contains(errs, x.errs) {

@@ -203,6 +203,7 @@ func (d *doctor) server(ctx context.Context, monitor string) {
 	d.streams(ctx, js)
 	d.generation(ctx, nc, js)
 	d.consumers(ctx, js)
+	d.queues(ctx, nc)
 	d.ahead(ctx, nc)
 	d.permissions(ctx, nc)
 }
@@ -384,7 +385,7 @@ func (d *doctor) permissions(ctx context.Context, nc *nats.Conn) {
 	}
 	d.mu.Lock()
 	for _, text := range d.refused {
-		if !strings.Contains(text, "doctor") { // those are named already
+		if !strings.Contains(text, "doctor") && !strings.Contains(text, queuesSubject) { // those are named already
 			missing = append(missing, text)
 		}
 	}

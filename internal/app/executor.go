@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/google/uuid"
@@ -82,10 +83,13 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	}
 	go store.Run(ctx)
 	name := uuid.NewString()
-	own := func() offer { return offer{Name: name, Queues: c.Queues, Tools: tools.box().Registry.Names()} }
+	own := func() offer {
+		return offer{Name: name, ID: c.ID, Version: strings.TrimSpace(Version("")), Queues: c.Queues, Tools: tools.box().Registry.Names()}
+	}
 	others := newRoster(own, func(data []byte) error { return conn.Tell(rosterHint, data) }, tools.unknownToolGrace)
 	w.Elsewhere = others.has
 	others.gather(ctx, conn, p.log)
+	p.onDraining = others.leave
 	fleet := greet(ctx, conn, name, p.log, w.Sharing, w.Refresh)
 	tools.executors = fleet.executors
 	go tools.follow(ctx, &c.Process, p.log, func() {
@@ -176,12 +180,13 @@ func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j
 	p.started(&c.Process)
 	<-ctx.Done()
 	if err := context.Cause(ctx); errors.Is(err, errTwin) {
+		p.onDraining()
 		p.ready.Block("journal", err.Error())
 		w.Stop() // at once, as a crash would: the other one takes each lease of this journal for its own
 		puller.Stop()
 		return err
 	}
-	p.ready.Draining()
+	p.draining()
 	p.log.Info("draining", "runs", w.Busy(), "timeout", c.DrainTimeout)
 	w.Drain(context.WithoutCancel(ctx), puller)
 	store.Leave(context.WithoutCancel(ctx))

@@ -52,9 +52,18 @@ func (r room) shown() observe.Room {
 	}
 	s := r.streams
 	return observe.Room{
-		JobsWaiting: s.Jobs, JournalFree: r.free,
-		Runs: ratio(s.Runs, s.RunsMax), Letters: ratio(s.Letters, s.LettersMax), Jobs: ratio(s.Jobs, s.JobsMax),
+		JournalFree: r.free,
+		Runs:        ratio(s.Runs, s.RunsMax), Letters: ratio(s.Letters, s.LettersMax), Jobs: ratio(s.Jobs, s.JobsMax),
 	}
+}
+
+// queues are those that this executor takes.
+func (r room) queues() []observe.Queue {
+	var out []observe.Queue
+	for name, n := range r.streams.Queues {
+		out = append(out, observe.Queue{Name: name, Waiting: n, Pulled: true})
+	}
+	return out
 }
 
 // full says which of the streams that runs need has filled up to this part of its limit, in percent; "" for none.
@@ -75,6 +84,7 @@ func (p *process) watchRoom(ctx context.Context, look func() room, pause func(bo
 	for tick := time.NewTicker(intakeEvery); ; {
 		now := look()
 		p.observer.Room(now.shown())
+		p.observer.Queues(now.queues(), 0)
 		reason, warning := now.judge()
 		if reason != stood {
 			p.ready.Block("room", reason)

@@ -22,9 +22,9 @@ func newIndex(p *process, conn *bus.Conn) *operator.Index {
 }
 
 // newOperator makes the operator calls of this process.
-func newOperator(conn *bus.Conn, p *process, records *record.Records, tools *live, index *operator.Index) *operator.Operator {
+func newOperator(conn *bus.Conn, p *process, records *record.Records, tools *live, index *operator.Index, lines queues) *operator.Operator {
 	return operator.New(operator.Config{
-		Records: records, Streams: operatorStreams{conn}, Tools: tools, Defaults: tools.defaults, Index: index,
+		Records: records, Streams: operatorStreams{conn}, Queues: lines, Tools: tools, Defaults: tools.defaults, Index: index,
 		Random: rand.Float64, Observe: p.observer, Log: p.log,
 	})
 }

@@ -18,7 +18,8 @@ type process struct {
 	ready    *observe.Readiness
 	http     *observe.Server
 
-	onStarted func() // told that the start is over; may be nil
+	onStarted  func() // told that the start is over; may be nil
+	onDraining func() // told that nothing new is taken; may be nil
 }
 
 // httpGrace is how long requests in flight may take when the process ends.
@@ -67,6 +68,14 @@ func (p *process) close() {
 	if err := p.http.Close(ctx); err != nil {
 		p.log.Warn("the HTTP server did not end cleanly", "error", err)
 	}
+}
+
+// draining tells everyone that the process ends in good order.
+func (p *process) draining() {
+	if p.onDraining != nil {
+		p.onDraining()
+	}
+	p.ready.Draining()
 }
 
 // started tells everyone that the process is ready.

@@ -50,6 +50,10 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	tools := newLive(box)
 	defer p.traced(ctx, "agentrun-reconciler", &c.Process, tools)()
 	go tools.follow(ctx, &c.Process, p.log, func() {}, kinds)
+	lines, err := p.watchQueues(ctx, conn)
+	if err != nil {
+		return err
+	}
 	records, index := newRecords(conn, p, &c.Process, tools), newIndex(p, conn)
 	rc := reconcile.New(reconcile.Config{
 		ID: c.ID, Holder: uuid.NewString() + ".1", Lease: c.Lease, Workers: 64, Boot: boottime.Now, Random: rand.Float64,
@@ -62,7 +66,7 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 		}
 	})
 	return p.reconcile(ctx, &c, rc, newAuditor(conn, index, rc, p.log), func() (stop func(), err error) {
-		return serveOperator(context.WithoutCancel(ctx), conn.NATS(), newOperator(conn, p, records, tools, index), c.ID)
+		return serveOperator(context.WithoutCancel(ctx), conn.NATS(), newOperator(conn, p, records, tools, index, lines), c.ID)
 	})
 }
 

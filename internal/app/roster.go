@@ -1,10 +1,13 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,17 +16,24 @@ import (
 
 // Executors tell one another which tools they have, so that a step whose tool this one does not know is left for one that
 // does: while a config is changed executor by executor, or where they have different tools on purpose. Each says it when
-// it starts, when its config changes, when it hears of one it did not know, and every rosterEvery, in case a message was lost.
+// it starts, when its config changes, when it hears of one it did not know, and every rosterEvery, in case a message was
+// lost; and that it goes, when it drains. Reconcilers and doctors, who have no tools, ask and listen.
 const (
 	rosterHint  = "_tools"
 	rosterEvery = 20 * time.Second
+	// rosterGone is after how long one that is not heard any more takes no queue's jobs, as far as others can tell.
+	rosterGone = 3 * rosterEvery
 )
 
 // offer is what an executor has.
 type offer struct {
-	Name   string   `json:"name"`
-	Queues []string `json:"queues"`
-	Tools  []string `json:"tools"`
+	Name    string   `json:"name"` // of the process, drawn at random
+	ID      string   `json:"id,omitempty"`
+	Version string   `json:"version,omitempty"`
+	Queues  []string `json:"queues"`
+	Tools   []string `json:"tools"`
+	Gone    bool     `json:"gone,omitempty"` // it drains, and pulls nothing any more
+	Asks    bool     `json:"asks,omitempty"` // no executor: it wants to hear of all, and is forgotten at once
 }
 
 // roster is what the other executors have. Safe for concurrent use.
@@ -35,6 +45,7 @@ type roster struct {
 
 	mu     sync.Mutex
 	others map[string]heard
+	left   bool
 }
 
 type heard struct {
@@ -50,9 +61,8 @@ func newRoster(own func() offer, tell func([]byte) error, grace func() time.Dura
 func (r *roster) has(queue, tool string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for name, o := range r.others {
+	for _, o := range r.others {
 		if r.now().Sub(o.at) > r.grace()+2*rosterEvery {
-			delete(r.others, name)
 			continue
 		}
 		if _, found := slices.BinarySearch(o.Tools, tool); found && slices.Contains(o.Queues, queue) {
@@ -62,34 +72,71 @@ func (r *roster) has(queue, tool string) bool {
 	return false
 }
 
+// living are the executors that were heard of lately, by id.
+func (r *roster) living() []offer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []offer
+	for _, o := range r.others {
+		if !o.Gone && r.now().Sub(o.at) <= rosterGone {
+			out = append(out, o.offer)
+		}
+	}
+	slices.SortFunc(out, func(a, b offer) int { return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Name, b.Name)) })
+	return out
+}
+
 // announce tells the others what this one has.
 func (r *roster) announce() error {
-	data, err := json.Marshal(r.own())
+	o := r.own()
+	r.mu.Lock()
+	o.Gone = r.left
+	r.mu.Unlock()
+	data, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
 	return r.tell(data)
 }
 
-// heard takes what an executor says. One that was not known is answered, so that a new one knows all within one exchange.
-func (r *roster) heard(data []byte) {
+// leave tells the others that this one pulls nothing any more.
+func (r *roster) leave() {
+	r.mu.Lock()
+	r.left = true
+	r.mu.Unlock()
+	_ = r.announce() // without it they miss this one after rosterGone
+}
+
+// heard takes what an executor says, and reports whether it is something new. One that was not known is answered, so that
+// a new one knows all within one exchange.
+func (r *roster) heard(data []byte) (news bool) {
 	var o offer
 	if json.Unmarshal(data, &o) != nil || o.Name == "" || o.Name == r.own().Name {
-		return
+		return false
+	}
+	if o.Asks {
+		_ = r.announce()
+		return false
 	}
 	slices.Sort(o.Tools)
 	r.mu.Lock()
-	_, known := r.others[o.Name]
+	before, known := r.others[o.Name]
 	r.others[o.Name] = heard{o, r.now()}
+	for name, h := range r.others {
+		if r.now().Sub(h.at) > r.grace()+rosterGone {
+			delete(r.others, name)
+		}
+	}
 	r.mu.Unlock()
-	if !known {
+	if !known && !o.Gone {
 		_ = r.announce()
 	}
+	return !known || !reflect.DeepEqual(before.offer, o)
 }
 
 // gather listens to the others until ctx ends.
 func (r *roster) gather(ctx context.Context, conn *bus.Conn, log *slog.Logger) {
-	stop, err := conn.OnTold(rosterHint, r.heard)
+	stop, err := conn.OnTold(rosterHint, func(data []byte) { r.heard(data) })
 	if err == nil {
 		err = r.announce()
 	}

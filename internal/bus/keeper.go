@@ -145,6 +145,8 @@ type Status struct {
 	Jobs, JobsMax       int64     // the same of AGENTRUN_JOBS
 	Created             time.Time // of AGENTRUN_RUNS
 
+	Queues map[string]int64 // how many jobs each queue of Setup has, those in an executor's hands included; not to be changed
+
 	Asked  time.Time               // when the look began whose findings these are
 	Last   uint64                  // the last sequence of AGENTRUN_RUNS
 	Losses int                     // how often AGENTRUN_RUNS was found to have lost what was in it, since the connection began

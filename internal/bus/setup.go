@@ -383,6 +383,9 @@ func (c *Conn) ensureConsumer(ctx context.Context, stream, filter, queue string,
 		MaxDeliver: -1, MaxAckPending: maxAckPending, MaxWaiting: maxWaiting,
 	}
 	have, err := c.js.Consumer(ctx, stream, name)
+	if err == nil && stream == JobsStream {
+		c.holds(queue, have.CachedInfo())
+	}
 	switch {
 	case err == nil && !update:
 		if info := have.CachedInfo(); info.Paused && info.Config.PauseUntil != nil {
@@ -404,8 +407,12 @@ func (c *Conn) ensureConsumer(ctx context.Context, stream, filter, queue string,
 	case !errors.Is(err, jetstream.ErrConsumerNotFound):
 		return fmt.Errorf("consumer %s of %s: %w", name, stream, err)
 	}
-	if _, err := c.js.CreateOrUpdateConsumer(ctx, stream, want); err != nil {
+	made, err := c.js.CreateOrUpdateConsumer(ctx, stream, want)
+	if err != nil {
 		return fmt.Errorf("make consumer %s of %s: %w", name, stream, err)
+	}
+	if stream == JobsStream {
+		c.holds(queue, made.CachedInfo())
 	}
 	c.log.Info("consumer made", "stream", stream, "consumer", name)
 	return nil

@@ -67,15 +67,14 @@ func (c *Conn) Tell(holder string, data []byte) error {
 	return nil
 }
 
-// OnTold calls fn, from one goroutine, with what Tell sends to the name, until stop is called. It listens when it returns.
+// OnTold calls fn, from one goroutine, with what Tell sends to the name, until stop is called. It listens when it returns,
+// or, where there is no connection then, from the next one on.
 func (c *Conn) OnTold(holder string, fn func(data []byte)) (stop func(), err error) {
 	sub, err := c.nc.Subscribe(HintSubject(holder), func(m *nats.Msg) { fn(m.Data) })
-	if err == nil {
-		err = c.nc.Flush()
-	}
 	if err != nil {
 		return nil, fmt.Errorf("bus: what is told to %s: %w", holder, err)
 	}
+	_ = c.nc.Flush()
 	return func() { _ = sub.Unsubscribe() }, nil
 }
 

@@ -201,6 +201,49 @@ func TestSubmitWithoutWaiting(t *testing.T) {
 	})
 }
 
+// Where a reconciler says that no executor takes the queue's jobs, submit warns, with and without --wait; it says nothing
+// where one does, where it cannot be said, and where no answer comes.
+func TestSubmitWarnsOfAQueueThatNobodyPulls(t *testing.T) {
+	s := bustest.Start(t)
+	f := standIn(t, s.URL)
+	nc := s.Conn()
+	_, err := nc.Subscribe("agentrun.op.queues.get.acme", func(m *nats.Msg) {
+		var q struct{ Queue string }
+		if err := json.Unmarshal(m.Data, &q); err != nil {
+			t.Error(err)
+		}
+		switch q.Queue {
+		case "silent":
+		case "unknown":
+			_ = m.Respond([]byte(`{"ok":false,"code":"UNAVAILABLE","message":"not yet"}`))
+		default:
+			_ = m.Respond(fmt.Appendf(nil, `{"ok":true,"queue":%q,"pulled":%t}`, q.Queue, q.Queue == "default"))
+		}
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, x := range []struct {
+		queue        string
+		warns, waits bool
+	}{{"default", false, false}, {"defualt", true, false}, {"defualt", true, true}, {"default", false, true}, {"unknown", false, false}, {"silent", false, false}} {
+		run := fmt.Sprintf("r%d", i)
+		f.answer(run, step("a", "ok", ""), end("ok"))
+		args := []string{"submit", "--nats", s.URL, "--queue", x.queue}
+		if x.waits {
+			args = append(args, "--wait", "--timeout", "20s")
+		}
+		code, out, errs := command(t, nil, jobJSON(run, false, "a"), args...)
+		warned := strings.Contains(errs, "no executor takes jobs of queue "+x.queue)
+		if code != 0 || warned != x.warns || !x.warns && errs != "" {
+			t.Errorf("%+v: exit code %d, stdout %q, stderr %q", x, code, out, errs)
+		}
+	}
+}
+
 // What a shell's tracer has in TRACEPARENT goes with the job.
 func TestSubmitPassesTheTraceOn(t *testing.T) {
 	server := bustest.Start(t)
@@ -305,7 +348,7 @@ func TestSubmitNeedsOnlyAPublishersRights(t *testing.T) {
 	f.answer("live", step("a", "ok", ""), end("ok"))
 	for _, x := range []struct{ user, run, out string }{{"publisher", "new", "a:ok RUN:ok"}, {"publisher", "old", "RUN:ok"}, {"blind", "live", "a:ok RUN:ok"}} {
 		code, out, errs := command(t, nil, jobJSON(x.run, false, "a"), "submit", "--nats", as(x.user), "--wait", "--timeout", "20s")
-		if code != 0 || lines(t, out) != x.out {
+		if code != 0 || lines(t, out) != x.out || strings.Contains(errs, "queues.get") {
 			t.Errorf("%s, %s: exit code %d, stdout %q, stderr %q", x.user, x.run, code, out, errs)
 		}
 	}

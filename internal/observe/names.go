@@ -32,10 +32,7 @@ func (n *names) label(name string) string {
 	if name == "" {
 		return ""
 	}
-	n.mu.RLock()
-	known := n.seen[name]
-	n.mu.RUnlock()
-	if known {
+	if n.known(name) {
 		return name
 	}
 	if len(name) > labelBytesMax || strings.ToValidUTF8(name, "") != name {
@@ -53,4 +50,11 @@ func (n *names) label(name string) string {
 	name = strings.Clone(name)
 	n.seen[name] = true
 	return name
+}
+
+// known reports whether the name has been seen and is shown as itself.
+func (n *names) known(name string) bool {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.seen[name]
 }

@@ -21,6 +21,8 @@ type Observer struct {
 	tools    *names
 	owners   *names
 	codes    *names
+	queues   *names // that executors take
+	strays   *names // that only publishers know
 
 	outcomes     *prometheus.CounterVec
 	calls        *prometheus.CounterVec
@@ -34,7 +36,8 @@ type Observer struct {
 	inFlight     prometheus.Gauge
 	commit       prometheus.Histogram
 	refusals     *prometheus.CounterVec
-	waiting      prometheus.Gauge
+	waiting      *replaced
+	unpulled     *replaced
 	used         *prometheus.GaugeVec
 	journalFree  prometheus.Gauge
 	retryLate    prometheus.Histogram
@@ -61,7 +64,9 @@ const (
 // New makes an observer with a registry of its own, and the Go and process metrics beside ours. The tools of the config
 // keep their names as labels whatever names jobs bring.
 func New(role Role, tools ...string) *Observer {
-	o := &Observer{registry: prometheus.NewRegistry(), tools: newNames(tools...), owners: newNames(), codes: newNames()}
+	o := &Observer{
+		registry: prometheus.NewRegistry(), tools: newNames(tools...), owners: newNames(), codes: newNames(), queues: newNames(), strays: newNames(),
+	}
 	o.outcomes = counters("outcomes_total", "Outcomes stored, each once in the fleet, by scope (step or run), outcome and reason.", "scope", "outcome", "reason_code")
 	o.calls = counters("tool_calls_total", "Dispatches of tools, retries included; code is ok or the code of the failure.", "tool", "effect", "code")
 	o.callSeconds = prometheus.NewHistogramVec(histogram("tool_call_duration_seconds", "How long a dispatch of a tool took.", slow), []string{"tool"})
@@ -88,7 +93,8 @@ func New(role Role, tools ...string) *Observer {
 	o.auditBudget = gauge("audit_budget_end_without_dead_letter", "Runs that a budget ended and that have no dead letter. Zero unless something is broken.")
 	o.auditOwner = gauge("audit_dead_letters_without_owner", "Dead letters that belong to nobody. Zero unless something is broken.")
 	o.auditBroken = gauge("audit_broken_records", "Records that break a rule and are left alone. Zero unless something is broken.")
-	o.waiting = gauge("jobs_waiting", "Jobs in the queue, those in an executor's hands included.")
+	o.waiting = newReplaced("jobs_waiting", "Jobs in a queue, those in an executor's hands included: an executor shows its queues, a reconciler all.", "queue")
+	o.unpulled = newReplaced("jobs_unpulled", "Jobs in a queue that no executor takes.", "queue")
 	o.used = gauges("store_used_ratio", "How full a store is, of its limit: runs (--max-runs), letters (--max-letters), jobs (--max-jobs).", "store")
 	o.journalFree = gauge("journal_free_ratio", "Free space on the journal's disk; below a tenth nothing new is taken in.")
 	o.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -106,10 +112,11 @@ func New(role Role, tools ...string) *Observer {
 	}
 	o.registry.MustRegister(o.storeFault)
 	if role != Reconciler {
-		o.registry.MustRegister(o.waiting, o.used, o.journalFree)
+		o.registry.MustRegister(o.used, o.journalFree)
 	}
+	o.registry.MustRegister(o.waiting)
 	if role != Executor {
-		o.registry.MustRegister(o.auditOverdue, o.auditOK, o.auditBudget, o.auditOwner, o.auditBroken)
+		o.registry.MustRegister(o.unpulled, o.auditOverdue, o.auditOK, o.auditBudget, o.auditOwner, o.auditBroken)
 	}
 	return o
 }
@@ -192,14 +199,12 @@ func (o *Observer) Refusal(code string) { o.refusals.WithLabelValues(o.codes.lab
 
 // Room is how full the places are that an executor needs. Ratios are from 0 to 1.
 type Room struct {
-	JobsWaiting         int64
 	Runs, Letters, Jobs float64
 	JournalFree         float64
 }
 
 // Room shows how full the places are.
 func (o *Observer) Room(r Room) {
-	o.waiting.Set(float64(r.JobsWaiting))
 	o.used.WithLabelValues("runs").Set(r.Runs)
 	o.used.WithLabelValues("letters").Set(r.Letters)
 	o.used.WithLabelValues("jobs").Set(r.Jobs)

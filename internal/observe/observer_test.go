@@ -33,7 +33,8 @@ func everything(o *Observer) {
 	o.JournalCommit(time.Millisecond)
 	o.Refusal("STEP_CONFLICT")
 	o.Breaker("get_invoice", true)
-	o.Room(Room{JobsWaiting: 3, Runs: 0.1, JournalFree: 0.9})
+	o.Room(Room{Runs: 0.1, JournalFree: 0.9})
+	o.Queues([]Queue{{Name: "default", Waiting: 3}}, 0)
 	o.Audited(Audit{})
 }
 

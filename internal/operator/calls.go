@@ -40,7 +40,8 @@ func Calls() []*Call {
 	replay := call("deadletters", "replay", "Go on after the last proven step; with a filter, for many letters.", ActionReply{}, (*Operator).replay)
 	discard := call("deadletters", "discard", "Settle a letter, the run keeps its end; with a filter, for many letters.", ActionReply{}, (*Operator).discard)
 	runs := call("runs", "list", "Runs by their last change, oldest first, page by page.", RunsShape{}, (*Operator).listRuns)
-	list.All, claim.All, runs.All = true, true, true
+	queues := call("queues", "list", "All queues of jobs: how many wait in each, and how many executors take them.", QueuesReply{}, (*Operator).listQueues)
+	list.All, claim.All, runs.All, queues.All = true, true, true, true
 	replay.Bulk, discard.Bulk = true, true
 	return []*Call{
 		list,
@@ -56,6 +57,8 @@ func Calls() []*Call {
 		call("runs", "cancel", "Stop a run: nothing new starts, what is in flight ends by its own evidence.", StateReply{}, (*Operator).cancel),
 		call("runs", "discard", "End a run whose stored record breaks a rule; the record is kept as it was found.", StateReply{}, (*Operator).setAside),
 		call("runs", "report", "What a program learned about a write.", StateReply{}, (*Operator).report),
+		queues,
+		call("queues", "get", "Whether an executor takes a queue's jobs, for those who publish them.", QueueReply{}, (*Operator).getQueue),
 	}
 }
 

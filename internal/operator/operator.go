@@ -48,6 +48,7 @@ type Observer interface {
 type Config struct {
 	Records  *record.Records
 	Streams  Streams
+	Queues   Queues
 	Tools    run.Tools
 	Defaults func() run.Defaults
 	Index    *Index

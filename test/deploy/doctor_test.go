@@ -55,7 +55,7 @@ func TestTheDoctorFindsNothingWhereAllIsWell(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	for _, check := range []string{"config", "tool apply_credit", "journal", "nats", "max payload", "health", "sync", "clock", "AGENTRUN_RUNS", "AGENTRUN_JOBS", "queue default", "fairness", "permissions"} {
+	for _, check := range []string{"config", "tool apply_credit", "journal", "nats", "max payload", "health", "sync", "clock", "AGENTRUN_RUNS", "AGENTRUN_JOBS", "queue default", "queues", "fairness", "permissions"} {
 		if _, ok := found[check]; !ok {
 			t.Errorf("%s was not checked", check)
 		}
@@ -162,6 +162,7 @@ func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
 		"queue default":        {app.Doubtful, "not pulled"},
 		"AGENTRUN_DEADLETTERS": {app.Doubtful, "not there yet"},
 		"fairness":             {app.Doubtful, "first come, first served"},
+		"queues":               {app.Doubtful, "no reconciler answers"},
 	} {
 		if f := found[check]; f.Health != want.health || !strings.Contains(f.Found, want.text) {
 			t.Errorf("%s: %+v, wanted %s, %q", check, f, want.health, want.text)
@@ -170,6 +171,9 @@ func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
 	found = doctor(t, "", append(flags, "--nats", "nats://none:p@"+n.url, "--inbox-prefix", "_INBOX_none")...)
 	if f := found["permissions"]; f.Health != app.Ill || !strings.Contains(f.Found, "agentrun.runs.doctor.doctor") {
 		t.Errorf("%+v", f)
+	}
+	if f := found["queues"]; f.Health != app.Doubtful || !strings.Contains(strings.ToLower(f.Found), "violation") || strings.Contains(found["permissions"].Found, "queues.list") {
+		t.Errorf("who may not ask: %+v", f)
 	}
 	if f := found["sync"]; f.Health != app.Doubtful {
 		t.Errorf("without --monitor: %+v", f)
@@ -181,5 +185,24 @@ func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
 	found = doctor(t, "", "--nats", "nats://127.0.0.1:1", "--config", "/none", "--data", "/none")
 	if f := found["config"]; f.Health != app.Ill {
 		t.Errorf("without a config: %+v", f)
+	}
+}
+
+// TestTheDoctorNamesAQueueThatNobodyPulls: beside those of the executor that it is asked about.
+func TestTheDoctorNamesAQueueThatNobodyPulls(t *testing.T) {
+	n := startShipped(t)
+	config := toolConfig(t)
+	n.fleet(t, config)
+	p := n.publisher(t, "publisher-acme")
+	if _, err := p.js.Publish(t.Context(), "agentrun.jobs.defualt.acme.r", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	found := doctor(t, "", "--nats", n.as("executor"), "--inbox-prefix", inbox("executor"), "--config", config, "--data", t.TempDir())
+	f := found["queue defualt"]
+	if f.Health != app.Doubtful || !strings.Contains(f.Found, "1 jobs wait and no executor takes them") || !strings.Contains(f.Fix, "--queues defualt") {
+		t.Errorf("%+v", f)
+	}
+	if f, ok := found["queues"]; ok {
+		t.Errorf("and all is well: %+v", f)
 	}
 }

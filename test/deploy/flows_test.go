@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/agentrun/executor/internal/bus/bustest"
 )
 
 // outcome is as much of an outcome as the flows look at.
@@ -118,9 +120,34 @@ func TestTheFlowsNeedNoMoreThanTheirPermissions(t *testing.T) {
 			t.Errorf("%s ended %+v, wanted %s\n%s", x.run, end, x.want, f.executor.log)
 		}
 	}
+	for _, user := range []string{"publisher-acme", "operator", "inspector"} {
+		queuesFlow(t, n, user)
+	}
 	operatorFlow(t, n)
 	inspectorFlow(t, n)
 	observerFlow(t, n)
+}
+
+// queuesFlow asks whether anybody pulls; who is no publisher may ask for all queues.
+func queuesFlow(t *testing.T, n *natsServer, user string) {
+	t.Helper()
+	nc, _ := n.client(t, user)
+	for queue, want := range map[string]bool{"default": true, "defualt": false} {
+		var reply map[string]any
+		bustest.Eventually(t, user+" learns whether "+queue+" is pulled", func() bool {
+			reply = call(t, nc, "queues.get", "acme", `{"queue":"`+queue+`"}`)
+			return reply["code"] != "UNAVAILABLE" // the reconciler has only just started
+		})
+		if reply["pulled"] != want {
+			t.Errorf("%s: %v", user, reply)
+		}
+	}
+	if user == "publisher-acme" {
+		return
+	}
+	if queues, _ := call(t, nc, "queues.list", "_all", `{}`)["queues"].([]any); len(queues) != 1 {
+		t.Errorf("%s sees the queues %v", user, queues)
+	}
 }
 
 // operatorFlow drains a dead letter and looks at runs.

@@ -22,6 +22,7 @@ var idle = map[string]string{
 	"$JS.API.STREAM.MSG.DELETE.AGENTRUN_JOBS":  "TestBacklogUnderTheShippedPermissions",
 	"$JS.API.DIRECT.GET.AGENTRUN_WAKES":        "the same for runs that are woken",
 	"$JS.API.STREAM.MSG.DELETE.AGENTRUN_WAKES": "the same for runs that are woken",
+	"agentrun.op.queues.list._all":             "executor doctor",
 }
 
 // TestNoPermissionIsIdle: whatever the fleet's users may publish to is published to in the ordinary flows, or is named

@@ -69,6 +69,8 @@ func TestWhatEachUserIsRefused(t *testing.T) {
 			{what: "read another tenant's last outcome", publish: "$JS.API.DIRECT.GET.AGENTRUN_RESULTS.agentrun.results.globex.r1.run"},
 			{what: "read with a filter of its own", publish: "$JS.API.DIRECT.GET.AGENTRUN_RESULTS", body: `{"next_by_subj":">"}`},
 			{what: "make an operator call", publish: "agentrun.op.deadletters.list.acme"},
+			{what: "see how much others have waiting", publish: "agentrun.op.queues.list._all"},
+			{what: "ask for another tenant", publish: "agentrun.op.queues.get.globex"},
 			{what: "read alerts", subscribe: "agentrun.alerts.acme.>"},
 		}, unprivileged...),
 		"operator": append([]attempt{
@@ -110,6 +112,8 @@ func TestWhatEachUserIsRefused(t *testing.T) {
 			{what: "pull jobs", publish: "$JS.API.CONSUMER.MSG.NEXT.AGENTRUN_JOBS.executor-default", body: "1"},
 			{what: "acknowledge a job", publish: "$JS.ACK.AGENTRUN_JOBS.executor-default.1.1.1.1.0", body: "+ACK"},
 			{what: "delete a job", publish: "$JS.API.STREAM.MSG.DELETE.AGENTRUN_JOBS", body: `{"seq":1}`},
+			{what: "make a consumer on the jobs", publish: "$JS.API.CONSUMER.CREATE.AGENTRUN_JOBS.x.agentrun.jobs.>"},
+			{what: "read hints to executors", subscribe: "agentrun.hint.>"},
 		},
 	} {
 		t.Run(user, func(t *testing.T) {

@@ -1,0 +1,212 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/observe"
+	"github.com/agentrun/executor/internal/operator"
+)
+
+const (
+	// onlookerSettles is how long executors have to answer whoever asks for all.
+	onlookerSettles = 2 * time.Second
+	// depthsEvery is how old the counts of waiting jobs in /metrics may be.
+	depthsEvery   = 5 * time.Second
+	depthsTimeout = 5 * time.Second
+	depthsPause   = 250 * time.Millisecond // while a whole fleet comes or goes
+)
+
+// onlooker knows the executors of the fleet and is none. What it hears of its own question tells that it hears at all: a
+// user that may not listen gets no answer that says so. Safe for concurrent use.
+type onlooker struct {
+	*roster
+	say  func(data []byte) error
+	news chan struct{} // has a value when somebody has said something other than before
+
+	mu     sync.Mutex
+	asked  string    // the name in the latest question
+	echoed time.Time // when that came back; zero: not yet
+}
+
+func newOnlooker(tell func(data []byte) error) *onlooker {
+	o := &onlooker{say: tell, news: make(chan struct{}, 1)}
+	silent := func([]byte) error { return nil } // it answers nobody
+	o.roster = newRoster(func() offer { return offer{} }, silent, func() time.Duration { return 0 })
+	return o
+}
+
+// ask asks all executors what they have. Until it is answered nothing is known.
+func (o *onlooker) ask() {
+	o.mu.Lock()
+	o.asked, o.echoed = uuid.NewString(), time.Time{}
+	data, err := json.Marshal(offer{Name: o.asked, Asks: true})
+	o.mu.Unlock()
+	if err == nil {
+		_ = o.say(data) // asked again where it gets lost
+	}
+}
+
+func (o *onlooker) told(data []byte) {
+	var said offer
+	if json.Unmarshal(data, &said) != nil || !said.Asks {
+		if o.roster.heard(data) {
+			select {
+			case o.news <- struct{}{}:
+			default:
+			}
+		}
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if said.Name == o.asked && o.echoed.IsZero() {
+		o.echoed = o.now()
+	}
+}
+
+// hears reports whether the latest question has come back, and settled whether every executor had the time to answer it.
+func (o *onlooker) hears() (heard, settled bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.echoed.IsZero(), !o.echoed.IsZero() && o.now().Sub(o.echoed) >= onlookerSettles
+}
+
+// follow listens and asks anew whenever there is a new connection, and again while nothing is heard, until ctx ends.
+func (o *onlooker) follow(ctx context.Context, nc *nats.Conn, log *slog.Logger) {
+	connected := nc.StatusChanged(nats.CONNECTED)
+	defer nc.RemoveStatusListener(connected)
+	told := false
+	o.ask()
+	for tick := time.NewTicker(rosterEvery); ; {
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		case <-connected:
+			o.ask()
+		case <-tick.C:
+			if heard, _ := o.hears(); heard || !nc.IsConnected() {
+				continue
+			}
+			if !told {
+				told = true
+				log.Warn("which executors there are is not known: this NATS user must publish and subscribe to " + bus.HintSubject(rosterHint))
+			}
+			o.ask()
+		}
+	}
+}
+
+// pulling is how many of the executors take a queue's jobs.
+func pulling(executors []offer, queue string) (n int) {
+	for _, e := range executors {
+		if slices.Contains(e.Queues, queue) {
+			n++
+		}
+	}
+	return n
+}
+
+// queues is what operator calls and metrics say of the queues of jobs.
+type queues struct {
+	conn  *bus.Conn
+	fleet *onlooker
+}
+
+var _ operator.Queues = queues{}
+
+func (q queues) Pulled(queue string) (pulled, known bool) {
+	_, known = q.fleet.hears()
+	return pulling(q.fleet.living(), queue) > 0, known
+}
+
+func (q queues) List(ctx context.Context) (list []operator.Queue, unnamed int64, err error) {
+	d, err := q.conn.Depths(ctx, rand.Float64)
+	if err != nil {
+		return nil, 0, err
+	}
+	executors := q.fleet.living()
+	for _, e := range executors {
+		for _, name := range e.Queues {
+			d.Queues[name] += 0 // also where nothing has made its consumer yet
+		}
+	}
+	for name, n := range d.Queues {
+		takers := pulling(executors, name)
+		list = append(list, operator.Queue{Queue: name, Waiting: n, Executors: takers, Pulled: takers > 0})
+	}
+	slices.SortFunc(list, func(a, b operator.Queue) int { return strings.Compare(a.Queue, b.Queue) })
+	return list, d.Unnamed, nil
+}
+
+// watchQueues follows executors and queues until ctx ends.
+func (p *process) watchQueues(ctx context.Context, conn *bus.Conn) (queues, error) {
+	q := queues{conn, newOnlooker(func(data []byte) error { return conn.Tell(rosterHint, data) })}
+	stop, err := conn.OnTold(rosterHint, q.fleet.told)
+	if stop == nil {
+		return queues{}, err
+	}
+	go func() {
+		defer stop()
+		q.fleet.follow(ctx, conn.NATS(), p.log)
+	}()
+	go q.watch(ctx, p)
+	return q, nil
+}
+
+// watch shows the queues in the metrics, and says once of each that has jobs and nobody who takes them, until ctx ends.
+func (q queues) watch(ctx context.Context, p *process) {
+	said := map[string]bool{}
+	for tick := time.NewTicker(depthsEvery); ; {
+		q.once(ctx, p, said)
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		case <-tick.C:
+		case <-q.fleet.news:
+			pause := time.NewTimer(depthsPause)
+			select {
+			case <-pause.C:
+			case <-ctx.Done():
+			}
+			pause.Stop()
+		}
+	}
+}
+
+func (q queues) once(ctx context.Context, p *process, said map[string]bool) {
+	limited, cancel := context.WithTimeout(ctx, depthsTimeout)
+	defer cancel()
+	list, unnamed, err := q.List(limited)
+	if err != nil {
+		if ctx.Err() == nil {
+			p.log.Debug("queues not looked at", "error", err)
+		}
+		return
+	}
+	_, known := q.fleet.hears()
+	shown := make([]observe.Queue, len(list))
+	for i, x := range list {
+		shown[i] = observe.Queue{Name: x.Queue, Waiting: x.Waiting, Pulled: x.Pulled || !known}
+		stuck := !shown[i].Pulled && x.Waiting > 0
+		if stuck && !said[x.Queue] {
+			p.log.Warn("a queue has jobs that no executor takes", "queue", x.Queue, "jobs", x.Waiting)
+		}
+		if said[x.Queue] = stuck; !stuck {
+			delete(said, x.Queue)
+		}
+	}
+	p.observer.Queues(shown, unnamed)
+}

@@ -1,0 +1,53 @@
+package app
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+)
+
+// Nothing is said of executors before they had the time to answer, nor where the question does not come back: who may not
+// listen would take every queue for one that nobody pulls.
+func TestAnOnlookerKnowsWhenItKnows(t *testing.T) {
+	now := time.Unix(1000, 0)
+	o := newOnlooker(func([]byte) error { return nil })
+	o.now = func() time.Time { return now }
+	q := queues{fleet: o}
+	told := func(said offer) {
+		t.Helper()
+		data, err := json.Marshal(said)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.told(data)
+	}
+	want := func(when string, pulled, known bool) {
+		t.Helper()
+		if p, k := q.Pulled("default"); k != known || known && p != pulled {
+			t.Errorf("%s: pulled %t, known %t", when, p, k)
+		}
+	}
+	e := offer{Name: "e", Queues: []string{"default"}}
+	o.ask()
+	told(e)
+	told(offer{Name: "another's question", Asks: true})
+	now = now.Add(time.Hour)
+	told(e)
+	want("its question did not come back", false, false)
+	told(offer{Name: o.asked, Asks: true})
+	want("at once", false, false)
+	now = now.Add(onlookerSettles)
+	want("after executors had their time", true, true)
+
+	now = now.Add(rosterGone - onlookerSettles)
+	want("heard lately", true, true)
+	now = now.Add(time.Second)
+	want("not heard any more", false, true)
+	told(e)
+	want("heard again", true, true)
+	e.Gone = true
+	told(e)
+	want("it has gone", false, true)
+	o.ask()
+	want("on a new connection", false, false)
+}

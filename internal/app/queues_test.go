@@ -1,0 +1,92 @@
+package app_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/pkg/client"
+)
+
+// page reads what a process shows on its HTTP port.
+func (p *process) page(t *testing.T, path string) string {
+	t.Helper()
+	resp, err := http.Get("http://" + p.http + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// A queue whose executor has gone, or that never had one, is known by name to whoever publishes, to operators and in the
+// metrics; one that an executor takes is not among them, however busy or new it is.
+func TestAQueueThatNobodyPulls(t *testing.T) {
+	s := newStack(t)
+	r := s.reconciler("r1")
+	e := s.executor("w1", "--queues", "default,slow")
+	c, err := client.New(s.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pulled := func(queue string, want bool) {
+		t.Helper()
+		bustest.Eventually(t, queue, func() bool {
+			got, err := c.Pulled(t.Context(), "acme", queue)
+			if err != nil && !errors.Is(err, client.ErrUnavailable) {
+				t.Fatal(err)
+			}
+			return err == nil && got == want
+		})
+	}
+	pulled("default", true)
+	pulled("slow", true)
+	pulled("defualt", false)
+	if _, err := c.Pulled(t.Context(), "acme", "not a queue"); !errors.Is(err, client.ErrBadRequest) {
+		t.Errorf("no queue's name: %v", err)
+	}
+	if _, err := s.js.Publish(t.Context(), "agentrun.jobs.defualt.acme.r", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.stop(); err != nil {
+		t.Fatal(err)
+	}
+	pulled("default", false) // at once: it has said that it goes
+	s.submit("acme", "r", []M{step("a", "load", nil)})
+
+	list, err := c.Queues(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.Marshal(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"queues":[{"queue":"default","waiting":1,"executors":0,"pulled":false},{"queue":"defualt","waiting":1,"executors":0,"pulled":false},{"queue":"slow","waiting":0,"executors":0,"pulled":false}],"unnamed":0}`
+	if string(got) != want {
+		t.Errorf("%s\nwanted\n%s", got, want)
+	}
+	bustest.Eventually(t, "the metrics name it", func() bool {
+		metrics := r.page(t, "/metrics")
+		return strings.Contains(metrics, `agentrun_jobs_unpulled{queue="default"} 1`) && strings.Contains(metrics, `agentrun_jobs_unpulled{queue="defualt"} 1`) &&
+			strings.Contains(metrics, `agentrun_jobs_waiting{queue="slow"} 0`)
+	})
+	again := s.executor("w2")
+	pulled("default", true)
+	bustest.Eventually(t, "the metrics name one only", func() bool {
+		metrics := r.page(t, "/metrics")
+		return !strings.Contains(metrics, `agentrun_jobs_unpulled{queue="default"}`) && strings.Contains(metrics, `agentrun_jobs_unpulled{queue="defualt"} 1`)
+	})
+	bustest.Eventually(t, "an executor shows its own", func() bool {
+		metrics := again.page(t, "/metrics")
+		return strings.Contains(metrics, `agentrun_jobs_waiting{queue="default"} 0`) && !strings.Contains(metrics, "defualt")
+	})
+}

@@ -1,0 +1,100 @@
+package bus_test
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/bus/bustest"
+)
+
+// publishJobs puts n jobs into a queue.
+func publishJobs(t *testing.T, js jetstream.JetStream, queue string, n int) {
+	t.Helper()
+	var last jetstream.PubAckFuture
+	for i := range n {
+		var err error
+		if last, err = js.PublishMsgAsync(&nats.Msg{Subject: fmt.Sprintf("agentrun.jobs.%s.acme.r%d", queue, i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-js.PublishAsyncComplete()
+	select {
+	case <-last.Ok():
+	case err := <-last.Err():
+		t.Fatal(err)
+	}
+}
+
+// Jobs are counted by queue, also those of queues that nobody has ever pulled, and so are those in an executor's hands.
+func TestDepthsOfTheQueues(t *testing.T) {
+	server := bustest.Start(t)
+	c := setUp(t, server.URL, bus.Config{Queues: []string{"default", "slow"}})
+	js, err := jetstream.New(server.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(what string, queues map[string]int64, unnamed int64) {
+		t.Helper()
+		d, err := c.Depths(deadline(t), func() float64 { return 0.5 })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !maps.Equal(d.Queues, queues) || d.Unnamed != unnamed {
+			t.Errorf("%s: %v and %d without a name, wanted %v and %d", what, d.Queues, d.Unnamed, queues, unnamed)
+		}
+	}
+	want("empty", map[string]int64{"default": 0, "slow": 0}, 0)
+
+	publishJobs(t, js, "default", 3)
+	consumer, err := js.Consumer(deadline(t), bus.JobsStream, bus.ConsumerName("default"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := consumer.Next(); err != nil {
+		t.Fatal(err)
+	}
+	want("one in hands", map[string]int64{"default": 3, "slow": 0}, 0)
+
+	publishJobs(t, js, "defualt", 2)
+	publishJobs(t, js, "_odd", 1) // in no executor's reach
+	want("a queue that nobody pulls", map[string]int64{"default": 3, "slow": 0, "defualt": 2}, 1)
+}
+
+// In a stream too long for a list of its subjects, what nobody pulls is found once it is the first, and counted at once.
+func TestDepthsOfALongStream(t *testing.T) {
+	const long = 10_001
+	server := bustest.Start(t)
+	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	js, err := jetstream.New(server.Conn(), jetstream.WithPublishAsyncMaxPending(1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	publishJobs(t, js, "default", long-1)
+	publishJobs(t, js, "stray", 2)
+	first := func() float64 { return 0 }
+	d, err := c.Depths(deadline(t), first)
+	if err != nil || d.Queues["default"] != long-1 || d.Unnamed != 2 {
+		t.Fatalf("%v and %d without a name: %v", d.Queues, d.Unnamed, err)
+	}
+	d, err = c.Depths(deadline(t), func() float64 { return 0.99999 })
+	if err != nil || d.Queues["stray"] != 2 || d.Unnamed != 0 {
+		t.Errorf("drawn at the end: %v and %d without a name: %v", d.Queues, d.Unnamed, err)
+	}
+	s, err := js.Stream(deadline(t), bus.JobsStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Purge(deadline(t), jetstream.WithPurgeSubject("agentrun.jobs.default.>")); err != nil {
+		t.Fatal(err)
+	}
+	publishJobs(t, js, "default", long)
+	d, err = c.Depths(deadline(t), first)
+	if err != nil || d.Queues["stray"] != 2 || d.Queues["default"] != long || d.Unnamed != 0 {
+		t.Errorf("at the head: %v and %d without a name: %v", d.Queues, d.Unnamed, err)
+	}
+}
