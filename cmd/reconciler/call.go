@@ -130,10 +130,12 @@ func (d *desk) call(ctx context.Context, noun, verb, tenant string, request, rep
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	msg, err := d.nc.RequestWithContext(ctx, "agentrun.op."+noun+"."+verb+"."+tenant, body)
+	msg, err := app.Request(ctx, d.nc, "agentrun.op."+noun+"."+verb+"."+tenant, body)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, errors.New("no reconciler answers: is one running on this NATS?")
+	case errors.Is(err, nats.ErrPermissionViolation):
+		return nil, fmt.Errorf("this NATS user may not make the call (the user operator of deploy/nats/accounts.conf may): %w", err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("no answer within %s (--timeout); the same command may be given again", d.timeout)
 	case err != nil:

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/app"
@@ -205,5 +206,17 @@ func TestOperatorCommands(t *testing.T) {
 	}
 	if code, _, errs := command(t, "nats://127.0.0.1:1", "", "deadletters", "list"); code != 1 || !strings.Contains(errs, "cannot reach NATS") {
 		t.Errorf("without a server: %d %s", code, errs)
+	}
+}
+
+// Who may not make a call learns it from the server's word, and does not wait for an answer that cannot come.
+func TestACallThatIsNotPermitted(t *testing.T) {
+	s := bustest.Start(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"agentrun.op.>"}}}}}
+	})
+	url := strings.Replace(s.URL, "nats://", "nats://u:p@", 1)
+	code, out, errs := command(t, url, "", "runs", "list", "--timeout", "1h")
+	if code != 1 || out != "" || !strings.Contains(errs, "this NATS user may not make the call") || !strings.Contains(errs, "agentrun.op.runs.list._all") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 }

@@ -45,34 +45,21 @@ func (s auditSource) Outcomes(ctx context.Context, fn func(audit.Outcome)) error
 // Audit checks everything that is stored against the nine rules. The error is about reading, not about what was found; a
 // permission that the server refuses, or an account without the streams, ends it at once.
 func Audit(ctx context.Context, c Connection, name string) (*audit.Report, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	o := c.bus(name)
 	o.Logger = slog.New(slog.DiscardHandler) // the error says it
-	o.Refused = func(err error) {
-		cancel(fmt.Errorf("the server refuses this user what an audit needs (the user auditor of deploy/nats/accounts.conf has it): %w", err))
-	}
-	conn, err := bus.Connect(o)
+	var report *audit.Report
+	err := once(ctx, o, "the user auditor of deploy/nats/accounts.conf has it", func(ctx context.Context, conn *bus.Conn) (err error) {
+		// Whoever serves waits for the streams; an audit of none would wait for ever.
+		if err := conn.Require(ctx, bus.ResultsStream, bus.LettersStream, bus.RunsStream); err != nil {
+			return fmt.Errorf("%w (is this a user of the fleet's account, and has a reconciler been started?)", err)
+		}
+		report, err = audit.All(ctx, auditSource{conn}, store{conn}, envelope.TimeOf(time.Now()))
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
-	report, err := auditOn(ctx, conn)
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		return nil, cause
-	}
-	return report, err
-}
-
-func auditOn(ctx context.Context, conn *bus.Conn) (*audit.Report, error) {
-	if err := conn.WaitConnected(ctx); err != nil {
-		return nil, err
-	}
-	// Whoever serves waits for the streams; an audit of none would wait for ever.
-	if err := conn.Require(ctx, bus.ResultsStream, bus.LettersStream, bus.RunsStream); err != nil {
-		return nil, fmt.Errorf("%w (is this a user of the fleet's account, and has a reconciler been started?)", err)
-	}
-	return audit.All(ctx, auditSource{conn}, store{conn}, envelope.TimeOf(time.Now()))
+	return report, nil
 }
 
 // Of the background audit.

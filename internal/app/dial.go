@@ -13,9 +13,10 @@ import (
 const dialTimeout = 5 * time.Second
 
 // Dial connects a command, which fails if there is no server; serve waits for one instead. name is shown by the server's
-// monitoring.
+// monitoring. What the server says beside an answer is left to the request that it is about (Request).
 func Dial(c Connection, name string) (*nats.Conn, error) {
-	opts := append(options(c), nats.Name(name), nats.Timeout(dialTimeout), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond))
+	opts := append(options(c), nats.Name(name), nats.Timeout(dialTimeout), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	nc, err := nats.Connect(c.NATS, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("cannot reach NATS at %s (--nats): %w", withoutPassword(c.NATS), err)

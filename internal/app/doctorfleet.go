@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -50,7 +49,7 @@ const queuesSubject = opPrefix + "queues.list." + operator.All
 // askQueues makes the call until it is answered: a reconciler that has only just started does not know yet.
 func askQueues(ctx context.Context, nc *nats.Conn) (*operator.QueuesReply, error) {
 	for {
-		m, err := request(ctx, nc, queuesSubject, []byte("{}"))
+		m, err := Request(ctx, nc, queuesSubject, []byte("{}"))
 		if err != nil {
 			return nil, err
 		}
@@ -70,27 +69,4 @@ func askQueues(ctx context.Context, nc *nats.Conn) (*operator.QueuesReply, error
 			return nil, errors.New(refusal.Message)
 		}
 	}
-}
-
-// request is a request that ends at once where the server refuses it: the word of that comes before the answer to a ping.
-func request(ctx context.Context, nc *nats.Conn, subject string, data []byte) (*nats.Msg, error) {
-	sub, err := nc.SubscribeSync(nc.NewInbox())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = sub.Unsubscribe() }()
-	if err = nc.PublishRequest(subject, sub.Subject, data); err == nil {
-		err = nc.FlushWithContext(ctx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if last := nc.LastError(); last != nil && strings.Contains(last.Error(), subject) {
-		return nil, last
-	}
-	m, err := sub.NextMsgWithContext(ctx)
-	if err == nil && len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		err = nats.ErrNoResponders
-	}
-	return m, err
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/boottime"
 	"github.com/agentrun/executor/internal/bus"
@@ -45,14 +46,14 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	}
 	defer p.close()
 	if c.EmbeddedNATS {
-		nats, err := embed(&c)
+		embedded, err := embed(&c)
 		if err != nil {
 			return err
 		}
-		defer nats.Close()
-		c.NATS = nats.URL() // its real port, if --nats asked for a free one
+		defer embedded.Close()
+		c.NATS = embedded.URL() // its real port, if --nats asked for a free one
 		p.log.Info("embedded NATS listens", "url", c.NATS)
-		go nats.Mend(ctx, p.log, mendEvery)
+		go embedded.Mend(ctx, p.log, mendEvery)
 	}
 	known, err := j.Known()
 	if err != nil {
@@ -133,23 +134,25 @@ func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
 	if err != nil {
 		return err
 	}
-	conn, err := connect(&c.Process, p, "executor journal restore", known.Seen, journalID(j))
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := p.setup(ctx, conn, c.NATS, streams(&c.Process, c.Queues...)); err != nil {
-		return err
-	}
-	w := newWorker(&c, p, conn, j, newLive(box), streamStore{conn})
-	keeper, err := p.keeper(&c.Process, conn, j, w.Restore)
-	if err != nil {
-		return err
-	}
-	if err := keeper.RestoreNow(ctx); err != nil {
-		return err
-	}
-	return w.Settle(ctx)
+	o := busOptions(&c.Process, p, "executor journal restore", known.Seen, journalID(j))
+	return once(ctx, o, executorRights, func(ctx context.Context, conn *bus.Conn) error {
+		making, cancel := context.WithTimeout(ctx, onceAway)
+		defer cancel()
+		if err := conn.Setup(making, streams(&c.Process, c.Queues...)); errors.Is(err, nats.ErrNoResponders) {
+			return fmt.Errorf("%w (has this user's account JetStream?)", err)
+		} else if err != nil {
+			return err
+		}
+		w := newWorker(&c, p, conn, j, newLive(box), streamStore{conn})
+		keeper, err := p.keeper(&c.Process, conn, j, w.Restore)
+		if err != nil {
+			return err
+		}
+		if err := keeper.RestoreNow(ctx); err != nil {
+			return err
+		}
+		return w.Settle(ctx)
+	})
 }
 
 // work settles the journal, pulls until ctx ends and drains.

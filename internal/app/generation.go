@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -119,15 +120,15 @@ func LostJournal(ctx context.Context, c Connection, journal string) error {
 	if !bus.IsIdentifier(journal) {
 		return errors.New("a journal's id is what /readyz and doctor name it by")
 	}
-	conn, err := bus.Connect(bus.Options{
-		URL: c.NATS, Name: "executor journal lost", Creds: c.Creds, TLSCA: c.TLSCA, TLSCert: c.TLSCert, TLSKey: c.TLSKey, InboxPrefix: c.Inbox,
+	o := c.bus("executor journal lost")
+	o.Logger = slog.New(slog.DiscardHandler) // the error says it
+	return once(ctx, o, executorRights, func(ctx context.Context, conn *bus.Conn) error {
+		if err := conn.Require(ctx, bus.RunsStream); err != nil {
+			return fmt.Errorf("%w (is this a user of the fleet's account, and has a reconciler been started?)", err)
+		}
+		return generation.Confirm(ctx, fleetStore{conn}, journal, nil)
 	})
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := conn.WaitConnected(ctx); err != nil {
-		return fmt.Errorf("cannot reach NATS at %s (--nats): %w", withoutPassword(c.NATS), err)
-	}
-	return generation.Confirm(ctx, fleetStore{conn}, journal, nil)
 }
+
+// executorRights is who may do what an executor does.
+const executorRights = "the user executor of deploy/nats/accounts.conf has it"

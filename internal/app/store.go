@@ -135,12 +135,17 @@ func streams(c *Process, queues ...string) bus.Config {
 	}
 }
 
+// busOptions are those of a process's connection.
+func busOptions(c *Process, p *process, name string, seen uint64, fleet ...string) bus.Options {
+	o := c.Connection.bus(name + " " + c.ID)
+	o.Logger, o.Fleet, o.Seen = p.log, append(fleet, generation.StateName), seen
+	return o
+}
+
 // connect begins to connect, for ever: a server that is away is a matter of readiness, not an error.
 // fleet names the records of the fleet that are followed, seen is the highest sequence of AGENTRUN_RUNS known from before.
 func connect(c *Process, p *process, name string, seen uint64, fleet ...string) (*bus.Conn, error) {
-	o := c.Connection.bus(name + " " + c.ID)
-	o.Logger, o.Fleet, o.Seen = p.log, append(fleet, generation.StateName), seen
-	conn, err := bus.Connect(o)
+	conn, err := bus.Connect(busOptions(c, p, name, seen, fleet...))
 	if err != nil {
 		return nil, err
 	}
