@@ -1,11 +1,17 @@
 package app
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
+	"github.com/agentrun/executor/internal/child"
 	"github.com/agentrun/executor/internal/config"
 	"github.com/agentrun/executor/pkg/connector"
 )
@@ -39,7 +45,7 @@ func Check(ctx context.Context, w io.Writer, c Checking, lookup func(string) (st
 		}
 		return append(lines, faults...)
 	}
-	box.File.Warnings = warnings
+	box.File.Warnings = append(warnings, unstartable(box.File)...)
 	if err := config.Describe(w, box.File); err != nil {
 		return err
 	}
@@ -47,6 +53,47 @@ func Check(ctx context.Context, w io.Writer, c Checking, lookup func(string) (st
 		return err
 	}
 	return kinds.describeServers(ctx, w, box)
+}
+
+// unstartable are warnings of programs that this machine, and this user, could not start: their calls are never sent. They
+// are no errors, because the machine that checks may be another one.
+func unstartable(f *config.File) (out []config.Warning) {
+	try := func(argv []string, env map[string]string, spec connector.ProcessSpec, argvKey, first string, path ...any) {
+		err := child.Try(child.Program{Argv: argv, Env: []map[string]string{env}, Setting: child.Setting(spec)})
+		if err == nil {
+			return
+		}
+		message := err.Error()
+		var cause *child.NotStarted
+		if errors.As(err, &cause) && cause.Key != "" {
+			message = cause.Err.Error()
+			if cause.Key == "argv" {
+				path = append(path, argvKey)
+			} else {
+				for _, key := range strings.Split(cause.Key, ".") {
+					path = append(path, key)
+				}
+			}
+		}
+		out = append(out, f.Warn("calls will not be sent from this machine: "+message, first, path...))
+	}
+	for i := range f.Tools {
+		t := &f.Tools[i]
+		if c := t.Kind.Command; c != nil {
+			try(c.Argv, c.Env, c.ProcessSpec, "argv", "tools", t.Name, "command")
+		}
+		if v := t.Verify; v != nil && v.Kind.Command != nil {
+			c := v.Kind.Command
+			try(c.Argv, c.Env, c.ProcessSpec, "argv", "tools", t.Name, "verify", "command")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.MCPServers)) {
+		if s := f.MCPServers[name]; len(s.Command) > 0 {
+			try(s.Command, s.Env, s.ProcessSpec, "command", "mcp_servers", name)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b config.Warning) int { return cmp.Compare(a.Place.Line, b.Place.Line) })
+	return out
 }
 
 // describeOwn prints the tools that are no part of the config.

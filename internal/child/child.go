@@ -7,32 +7,10 @@ import (
 	"os"
 )
 
-// Inherited are the variables that a child gets from this process's environment, where they are set. Nothing else is
-// passed on: credentials of the runtime are none of a tool's business.
-var Inherited = []string{
-	"PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
-}
-
-// Environment is what a child gets: what is inherited, and then these. A later one wins.
-func Environment(more ...map[string]string) []string {
-	out := []string{} // never nil: to os/exec that means everything
-	for _, name := range Inherited {
-		if v, ok := os.LookupEnv(name); ok {
-			out = append(out, name+"="+v)
-		}
-	}
-	for _, vars := range more {
-		for name, v := range vars {
-			out = append(out, name+"="+v)
-		}
-	}
-	return out
-}
-
 // ErrHeld is returned by Start when before said no.
 var ErrHeld = errors.New("held back")
 
-// Child is a running program with all that it starts. Its standard error goes nowhere.
+// Child is a running program with all that it starts.
 type Child struct {
 	Stdin  *os.File // write to it from a goroutine, a program need not read; Kill does not close it
 	Stdout *os.File // ends when the program and all that it has started are gone

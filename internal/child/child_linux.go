@@ -28,9 +28,37 @@ type hold struct {
 const guardPatience = 30 * time.Second
 
 // Start runs a program. before is asked as the last statement before there is one (nil: yes). An error means that
-// nothing ran.
-func Start(argv, env []string, before func() bool) (*Child, error) {
-	path, err := exec.LookPath(argv[0])
+// nothing ran; it is a *NotStarted where the program, or what it is to find, is to blame.
+func Start(p Program, before func() bool) (*Child, error) { return start(p, false, before) }
+
+// Try says whether Start would have started the program, here and now: nil, or a *NotStarted. Nothing runs.
+func Try(p Program) error {
+	_, err := start(p, true, nil)
+	var cause *NotStarted
+	if errors.As(err, &cause) && cause.Key == "" && cause.Err == nil {
+		return nil
+	}
+	return err
+}
+
+func start(p Program, try bool, before func() bool) (*Child, error) {
+	err := p.Check()
+	if err != nil {
+		return nil, err
+	}
+	o := order{Try: try, Cwd: p.Cwd, Limits: p.limits()}
+	var as *identity
+	if p.User != "" {
+		if as, err = identify(p.User); err != nil {
+			return nil, err
+		}
+		o.User, o.UID, o.GID = true, as.uid, as.gid
+	}
+	if o.Umask, err = p.umask(); err != nil {
+		return nil, err
+	}
+	env := p.environment(as)
+	path, err := p.find(env["PATH"])
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +67,7 @@ func Start(argv, env []string, before func() bool) (*Child, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = c.startGuard(append([]string{guardName, path}, argv...), env, in, out)
+	err = c.startGuard(append([]string{guardName, o.encode(), path}, p.Argv...), list(env), in, out, p.Stderr)
 	_, _ = in.Close(), out.Close()
 	if err != nil {
 		c.Close()
@@ -58,7 +86,7 @@ func Start(argv, env []string, before func() bool) (*Child, error) {
 }
 
 // startGuard starts this very program again as a guard, which does nothing yet.
-func (c *Child) startGuard(args, env []string, in, out *os.File) error {
+func (c *Child) startGuard(args, env []string, in, out, stderr *os.File) error {
 	leashed, leash, err := os.Pipe()
 	if err != nil {
 		return err
@@ -71,8 +99,11 @@ func (c *Child) startGuard(args, env []string, in, out *os.File) error {
 	c.leash, c.said = leash, said
 	c.guard = &exec.Cmd{
 		// Not its path: the file there may be another version by now.
-		Path: "/proc/self/exe", Args: args, Env: env, Stdin: in, Stdout: out, ExtraFiles: []*os.File{leashed, says},
+		Path: self, Args: args, Env: env, Stdin: in, Stdout: out, ExtraFiles: []*os.File{leashed, says},
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
+	}
+	if stderr != nil {
+		c.guard.Stderr = stderr
 	}
 	err = c.guard.Start()
 	_, _ = leashed.Close(), says.Close()
@@ -82,22 +113,26 @@ func (c *Child) startGuard(args, env []string, in, out *os.File) error {
 	return err
 }
 
-var errNotStarted = errors.New("the program cannot be started")
+// self is the file of this very program.
+const self = "/proc/self/exe"
+
+var errNoGuard = errors.New("its guard has not answered")
 
 // begin has the guard start the program. An error means that it did not.
 func (c *Child) begin(before func() bool) error {
 	if c.hears() != guardReady {
-		return errNotStarted
+		return errNoGuard
 	}
 	if before != nil && !before() {
 		return ErrHeld
 	}
 	if _, err := c.leash.Write([]byte{guardBegin}); err != nil {
-		return errNotStarted // the guard is gone, and nobody has read it
+		return errNoGuard // it is gone, and nobody has read it
 	}
 	switch c.hears() {
 	case guardFailed:
-		return errNotStarted
+		f := failure{part: c.hears(), errno: syscall.Errno(c.hears())}
+		return f.explain()
 	case guardStarted:
 		var pid [4]byte
 		if _, err := io.ReadFull(c.said, pid[:]); err == nil {

@@ -4,6 +4,7 @@ package child
 
 import (
 	"io"
+	"os"
 	"os/exec"
 	"syscall"
 )
@@ -15,15 +16,25 @@ const Contained = false
 type hold struct{ cmd *exec.Cmd }
 
 // Start runs a program. before is asked as the last statement before there is one (nil: yes). An error means that
-// nothing ran.
-func Start(argv, env []string, before func() bool) (*Child, error) {
+// nothing ran; it is a *NotStarted where the program, or what it is to find, is to blame.
+func Start(p Program, before func() bool) (*Child, error) {
+	if err := Try(p); err != nil {
+		return nil, err
+	}
+	env := p.environment(nil)
+	path, err := p.find(env["PATH"])
+	if err != nil {
+		return nil, err
+	}
 	c := &Child{exited: make(chan struct{})}
 	in, out, err := c.pipes()
 	if err != nil {
 		return nil, err
 	}
-	c.cmd = exec.Command(argv[0], argv[1:]...)
-	c.cmd.Env, c.cmd.Stdin, c.cmd.Stdout = env, in, out
+	c.cmd = &exec.Cmd{Path: path, Args: p.Argv, Env: list(env), Dir: p.Cwd, Stdin: in, Stdout: out}
+	if p.Stderr != nil {
+		c.cmd.Stderr = p.Stderr
+	}
 	if err = ErrHeld; before == nil || before() {
 		err = c.cmd.Start()
 	}
@@ -41,6 +52,20 @@ func Start(argv, env []string, before func() bool) (*Child, error) {
 		}
 	}()
 	return c, nil
+}
+
+// Try says whether Start would have started the program, as far as that can be seen: nil, or a *NotStarted. Nothing runs.
+func Try(p Program) error {
+	if err := p.Check(); err != nil {
+		return err
+	}
+	if p.Cwd != "" {
+		if info, err := os.Stat(p.Cwd); err != nil || !info.IsDir() {
+			return fault("cwd", "is no directory on this machine")
+		}
+	}
+	_, err := p.find(p.environment(nil)["PATH"])
+	return err
 }
 
 // Kill ends the program, now. It does not wait for the end.

@@ -42,25 +42,37 @@ const (
 )
 
 func init() {
-	if len(os.Args) > 2 && os.Args[0] == guardName {
-		guard(os.Args[1], os.Args[2:])
-		leave(0)
+	if len(os.Args) < 4 {
+		return
 	}
+	var o order
+	switch os.Args[0] {
+	case guardName:
+		o.decode(os.Args[1])
+		guard(&o, os.Args[2], os.Args[3:])
+	case enterName:
+		o.decode(os.Args[1])
+		enter(&o, os.Args[2], os.Args[3:])
+	default:
+		return
+	}
+	leave(0)
 }
 
 // leave ends the process, now: a build with the race detector would linger.
 func leave(code int) { _, _, _ = syscall.RawSyscall(syscall.SYS_EXIT_GROUP, uintptr(code), 0, 0) }
 
-// PR_SET_NAME and PR_SET_CHILD_SUBREAPER of prctl(2), which package syscall does not have.
+// Of prctl(2), which package syscall does not have.
 const (
 	prSetName           = 15
 	prSetChildSubreaper = 36
+	prCapAmbient        = 47
+	prCapAmbientClear   = 4
 )
 
-func guard(path string, argv []string) {
+func guard(o *order, path string, argv []string) {
 	runtime.LockOSThread() // the program dies with this thread
-	syscall.CloseOnExec(leashFile)
-	syscall.CloseOnExec(saysFile)
+	closeOnExec()
 	// Caught and left alone, so that they end no guard: a supervisor that stops a service sends them to all of its processes.
 	// The program itself starts with all of them as they usually are.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
@@ -69,19 +81,24 @@ func guard(path string, argv []string) {
 	if _, _, failed := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); failed != 0 {
 		return
 	}
+	// A service manager may have given this process the right to do something that no tool was given. Older kernels have no
+	// such set.
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_PRCTL, prCapAmbient, prCapAmbientClear, 0, 0, 0, 0)
+	syscall.Umask(o.Umask)
+	var files limit
+	files.usual()
+	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files.Cur, Max: files.Max})
 	say(guardReady)
 	var word [1]byte
 	if n, _ := read(leashFile, word[:]); n != 1 || word[0] != guardBegin {
 		return
 	}
-	p, err := os.StartProcess(path, argv, &os.ProcAttr{
-		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
-	})
-	if err != nil {
-		say(guardFailed)
+	program, failed := o.start(path, argv)
+	if program == 0 {
+		say(guardFailed, failed.part, byte(failed.errno))
 		return
 	}
-	say(binary.LittleEndian.AppendUint32([]byte{guardStarted}, uint32(p.Pid))...)
+	say(binary.LittleEndian.AppendUint32([]byte{guardStarted}, uint32(program))...)
 	// The pipes are the program's alone: whoever waits for their end waits for it.
 	_, _, _ = os.Stdin.Close(), os.Stdout.Close(), os.Stderr.Close()
 	over := make(chan struct{})
@@ -89,7 +106,17 @@ func guard(path string, argv []string) {
 		defer close(over)
 		_, _ = read(leashFile, word[:])
 	}()
-	say(guardEnded, byte(tend(p.Pid, children, over)))
+	say(guardEnded, byte(tend(program, children, over)))
+}
+
+// closeOnExec sees to it that a program gets the standard files only: this process's own parent may have left others open.
+func closeOnExec() {
+	names, _ := os.ReadDir("/proc/self/fd")
+	for _, name := range names {
+		if fd, err := strconv.Atoi(name.Name()); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
+		}
+	}
 }
 
 // tend waits until the program has ended, or the leash has, and then until nothing of the program is left. It returns the

@@ -4,14 +4,17 @@ package child_test
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -19,8 +22,13 @@ import (
 	"github.com/agentrun/executor/internal/child"
 )
 
-// roleVariable makes the test binary what the first process of a container runs.
-const roleVariable = "CHILD_TEST_FIRST"
+// roleVariable makes the test binary what the first process of a container runs, tryVariable one that tries to start a
+// program as another user, capsVariable one that says what rights it and a program of its have.
+const (
+	roleVariable = "CHILD_TEST_FIRST"
+	tryVariable  = "CHILD_TEST_TRY"
+	capsVariable = "CHILD_TEST_CAPS"
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(roleVariable) != "" {
@@ -36,7 +44,33 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(code)
 	}
+	if user := os.Getenv(tryVariable); user != "" {
+		fmt.Print(child.Try(child.Program{Argv: []string{"true"}, Setting: child.Setting{User: user}}))
+		os.Exit(0)
+	}
+	if os.Getenv(capsVariable) != "" {
+		os.Exit(rights())
+	}
 	os.Exit(m.Run())
+}
+
+// rights prints the ambient set of this process, and what a program of its has.
+func rights() int {
+	own, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 3
+	}
+	_, own, _ = bytes.Cut(own, []byte("CapAmb:"))
+	line, _, _ := strings.Cut(string(own), "\n")
+	fmt.Println("own CapAmb:", line, "program")
+	c, err := child.Start(child.Program{Argv: []string{"sh", "-c", "grep CapAmb /proc/self/status; grep CapEff /proc/self/status"}}, nil)
+	if err != nil {
+		fmt.Println(err)
+		return 3
+	}
+	_, _ = io.Copy(os.Stdout, c.Stdout)
+	<-c.Exited()
+	return 0
 }
 
 // second is the working process: it leaves orphans behind as tools do, waits for a child of its own, says how many zombies

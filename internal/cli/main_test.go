@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -110,6 +111,44 @@ func TestCheckPrintsTheTools(t *testing.T) {
 	code, out, _ = command(t, map[string]string{"TOKEN": "s3cret-s3cret", "AGENTRUN_CONFIG": file}, "", "check")
 	if code != 0 || !strings.Contains(out, "apply_credit") {
 		t.Errorf("AGENTRUN_CONFIG is not read: exit code %d, %q", code, out)
+	}
+}
+
+// check names what would keep a program from being started here, and where the config says so. It is no error: the machine
+// that checks may be another one.
+func TestCheckTriesPrograms(t *testing.T) {
+	file := write(t, "programs.yaml", `
+mcp_servers:
+  s: {command: ["true"], user: nosuchuser}
+tools:
+  fine: {effect: read, command: {argv: ["true"], cwd: /}}
+  a: {effect: read, command: {argv: [no-such-program]}}
+  b: {effect: read, command: {argv: ["true"], cwd: "${SECRET}"}}
+  c:
+    effect: write
+    nats: {subject: x}
+    verify: {command: {argv: ["true"], limits: {nofile: 1099511627776}}, committed: "true"}
+`)
+	if runtime.GOOS != "linux" {
+		t.Skip("users and limits need Linux")
+	}
+	code, out, errs := command(t, map[string]string{"SECRET": "/s3cret-s3cret"}, "", "check", "--config", file)
+	if code != 0 || errs != "" {
+		t.Fatalf("exit code %d, stderr %q", code, errs)
+	}
+	const what = ": calls will not be sent from this machine: "
+	for _, want := range []string{
+		":3:32: warning: mcp_servers.s.user" + what + `there is no user "nosuchuser" on this machine`,
+		":6:31: warning: tools.a.command.argv" + what + "there is no program no-such-program in PATH",
+		":7:52: warning: tools.b.command.cwd" + what + "no such file or directory",
+		":11:57: warning: tools.c.verify.command.limits.nofile" + what + "higher than this process's own hard limit, or than the system allows",
+	} {
+		if !strings.Contains(out, "programs.yaml"+want+"\n") {
+			t.Errorf("it lacks %s:\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "tools.fine") || strings.Contains(out, "s3cret") {
+		t.Errorf("it says too much:\n%s", out)
 	}
 }
 

@@ -38,9 +38,9 @@ func (d *decoder) kind(o *object, f *File, reads bool) connector.KindSpec {
 		case "mcp":
 			s.MCP = d.mcp(p, path, f)
 		case "command":
-			if c := d.object(p, path, "argv", "env"); c != nil {
+			if c := d.object(p, path, append([]string{"argv", "env"}, processKeys...)...); c != nil {
 				c.require("argv", "the program and its arguments, as a list")
-				s.Command = &connector.CommandSpec{Argv: c.argv("argv"), Env: c.environment("env")}
+				s.Command = &connector.CommandSpec{Argv: c.argv("argv"), Env: c.environment("env"), ProcessSpec: c.process()}
 			}
 		}
 	}
@@ -226,30 +226,4 @@ func fromEnvironment(n *node) string {
 		return ", which is partly from the environment"
 	}
 	return ""
-}
-
-func (o *object) argv(key string) []string {
-	first := true
-	return o.texts(key, func(n *node, path, s string) {
-		switch {
-		case first && s == "":
-			o.d.fail(n, "%s must name a program", path)
-		case strings.ContainsRune(s, 0):
-			o.d.fail(n, "%s holds a NUL byte%s: remove it", path, fromEnvironment(n))
-		}
-		first = false
-	})
-}
-
-func (o *object) environment(key string) map[string]string {
-	return o.textMap(key, "variable names to text", func(p *pair, path, s string) {
-		switch {
-		case !variableName.MatchString(p.key):
-			o.d.failAt(p.place, "%s is no name for a variable: use letters, digits and _, the first no digit", path)
-		case strings.HasPrefix(p.key, "AGENTRUN_"):
-			o.d.failAt(p.place, "%s is set by the runtime: use another name", path)
-		case strings.ContainsRune(s, 0):
-			o.d.fail(p.value, "%s holds a NUL byte%s: remove it", path, fromEnvironment(p.value))
-		}
-	})
 }

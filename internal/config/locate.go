@@ -12,41 +12,52 @@ import (
 // counts lines and columns of its own) becomes a place in the file where the text stands there as it is; where ${NAME}
 // or folding has changed it, the text's beginning is the best there is. What came from the environment is not shown.
 func (f *File) Locate(tool string, e *connector.SpecError) string {
-	path := "tools." + tool
-	at, n := place{1, 1}, f.doc.root
-	var inside *node
+	at, path, inside, all := f.find("tools", append([]any{tool}, e.Path...)...)
+	if all && inside.kind == scalarNode && e.Line > 0 {
+		at = f.doc.placeInside(inside, e.Line, max(e.Column, 1))
+	}
+	return Place{f.Name, at.line, at.col}.String() + ": " + path + ": " + f.redact(e.Message, inside)
+}
+
+// Warn is a warning about what stands at the end of a path of keys (and numbers from 0, of items in lists). What came from
+// the environment is not shown.
+func (f *File) Warn(message, key string, more ...any) Warning {
+	at, path, inside, _ := f.find(key, more...)
+	return Warning{Place: Place{f.Name, at.line, at.col}, Message: path + ": " + f.redact(message, inside)}
+}
+
+// find follows a path of keys as far as the file gives it: what it does not give (a default) is complained about at what
+// would hold it. all says that it gives the whole path.
+func (f *File) find(first string, more ...any) (at place, path string, n *node, all bool) {
+	at, path, n = place{1, 1}, first, f.doc.root
 	walk := func(key any) bool {
 		switch k := key.(type) {
 		case string:
 			if p := n.pair(k); p != nil {
-				at, n, inside = p.place, p.value, p.value
+				at, n = p.place, p.value
 				return true
 			}
 		case int:
 			if k >= 0 && k < len(n.items) {
-				at, n, inside = n.items[k].place, n.items[k], n.items[k]
+				at, n = n.items[k].place, n.items[k]
 				return true
 			}
 		}
 		return false
 	}
-	ok := walk("tools") && walk(tool)
-	for _, key := range e.Path {
-		// What the file does not give (a default) is complained about at what would hold it.
-		ok = ok && walk(key)
+	all = walk(first)
+	for _, key := range more {
+		all = all && walk(key)
 		if i, isIndex := key.(int); isIndex {
 			path += index(i)
 		} else {
 			path += fmt.Sprintf(".%v", key)
 		}
 	}
-	if ok && inside.kind == scalarNode {
-		at = inside.place
-		if e.Line > 0 {
-			at = f.doc.placeInside(inside, e.Line, max(e.Column, 1))
-		}
+	if all && n.kind == scalarNode {
+		at = n.place
 	}
-	return Place{f.Name, at.line, at.col}.String() + ": " + path + ": " + f.redact(e.Message, inside)
+	return at, path, n, all
 }
 
 // redact removes what came from the environment; of the value that is complained about also what is shorter than the

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -289,7 +290,7 @@ func (d *decoder) mcpServers(root *object, retry run.Retry) (map[string]connecto
 		}
 		// Set at once: a tool that names a server with a mistake in it gets no second error.
 		out[p.key] = connector.MCPServerSpec{}
-		o := d.object(p, path, "url", "headers", "command", "env", "import")
+		o := d.object(p, path, append([]string{"url", "headers", "command", "env", "import"}, processKeys...)...)
 		if o == nil {
 			continue
 		}
@@ -302,8 +303,10 @@ func (d *decoder) mcpServers(root *object, retry run.Retry) (map[string]connecto
 			d.failAt(p.place, "%s: headers need url; a command gets env", path)
 		case o.has("env") && o.has("url"):
 			d.failAt(p.place, "%s: env needs command; a url gets headers", path)
+		case o.has("url") && slices.ContainsFunc(processKeys, o.has):
+			d.failAt(p.place, "%s: %s needs command: a url is somebody else's process", path, processKeys[slices.IndexFunc(processKeys, o.has)])
 		}
-		s := connector.MCPServerSpec{Headers: o.headers("headers"), Command: o.argv("command"), Env: o.environment("env")}
+		s := connector.MCPServerSpec{Headers: o.headers("headers"), Command: o.argv("command"), Env: o.environment("env"), ProcessSpec: o.process()}
 		if s.URL = o.text("url", ""); s.URL != "" {
 			if strings.ContainsAny(s.URL, "{}") {
 				d.fail(o.n.pair("url").value, "%s.url cannot hold {placeholders}: it is the server's, not a call's", path)

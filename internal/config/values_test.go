@@ -187,6 +187,28 @@ list_*  read    mcp      imported from tickets                           30s    
 `)
 }
 
+func TestWhatAProgramFinds(t *testing.T) {
+	f := mustParse(t, "c.yaml", `
+mcp_servers:
+  s: {command: [server], cwd: /srv, user: "nobody:users", umask: "0077", limits: {nproc: 20}}
+tools:
+  a: {effect: write, command: {argv: [x], cwd: "${WHERE}/a", user: 1000, umask: 027, limits: {as: 1073741824, cpu: 2m, core: 0}}}
+  b: {effect: write, command: {argv: [x]}}
+  c: {effect: write, command: {argv: [x], user: 1000:100}, verify: {command: {argv: [y], limits: {nofile: 64}}, committed: "true"}}
+`, map[string]string{"WHERE": "/var/lib"})
+	for name, c := range map[string]struct{ got, want connector.ProcessSpec }{
+		"server": {f.MCPServers["s"].ProcessSpec, connector.ProcessSpec{Cwd: "/srv", User: "nobody:users", Umask: "0077", Limits: map[string]uint64{"nproc": 20}}},
+		"a":      {f.Tools[0].Kind.Command.ProcessSpec, connector.ProcessSpec{Cwd: "/var/lib/a", User: "1000", Umask: "027", Limits: map[string]uint64{"as": 1 << 30, "cpu": 120, "core": 0}}},
+		"b":      {f.Tools[1].Kind.Command.ProcessSpec, connector.ProcessSpec{}},
+		"c":      {f.Tools[2].Kind.Command.ProcessSpec, connector.ProcessSpec{User: "1000:100"}},
+		"lookup": {f.Tools[2].Verify.Kind.Command.ProcessSpec, connector.ProcessSpec{Limits: map[string]uint64{"nofile": 64}}},
+	} {
+		if !reflect.DeepEqual(c.got, c.want) {
+			t.Errorf("%s: %+v, want %+v", name, c.got, c.want)
+		}
+	}
+}
+
 func TestWhatAnEntryTookAwayIsNotImported(t *testing.T) {
 	describes(t, mustParse(t, "c.yaml", `
 mcp_servers:

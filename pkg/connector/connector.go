@@ -116,6 +116,16 @@ type MCPSpec struct{ Server, Tool string }
 type CommandSpec struct {
 	Argv []string
 	Env  map[string]string
+	ProcessSpec
+}
+
+// ProcessSpec is what a program finds when it begins, beside its environment. The zero value is the default. All but Cwd
+// need Linux; User needs the capabilities CAP_SETUID, CAP_SETGID and CAP_KILL.
+type ProcessSpec struct {
+	Cwd    string            // absolute; "": this process's
+	User   string            // name or uid, and after a colon a group's; "": this process's. Without other groups than that
+	Umask  string            // octal; "": 022
+	Limits map[string]uint64 // soft and hard: as, core, cpu (seconds), data, fsize, memlock, nofile, nproc, stack; sizes in bytes
 }
 
 // MCPServerSpec is one of mcp_servers: URL (streamable HTTP) or Command (stdio).
@@ -124,6 +134,7 @@ type MCPServerSpec struct {
 	Headers map[string]string
 	Command []string
 	Env     map[string]string
+	ProcessSpec
 }
 
 // Rule is one line of errors: first match wins, before the default table.

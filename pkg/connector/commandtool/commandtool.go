@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,13 +64,20 @@ func (Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
 			return nil, &connector.SpecError{Path: []any{"env", name}, Message: "is no environment variable"}
 		}
 	}
-	return &transport{argv: c.Argv, env: c.Env}, nil
+	program := child.Program{Argv: c.Argv, Env: []map[string]string{c.Env}, Setting: child.Setting(c.ProcessSpec)}
+	var cause *child.NotStarted
+	if errors.As(program.Check(), &cause) {
+		path, name, deeper := strings.Cut(cause.Key, ".")
+		e := &connector.SpecError{Path: []any{path}, Message: cause.Err.Error()}
+		if deeper {
+			e.Path = append(e.Path, name)
+		}
+		return nil, e
+	}
+	return &transport{program}, nil
 }
 
-type transport struct {
-	argv []string
-	env  map[string]string
-}
+type transport struct{ program child.Program }
 
 // CheckArgs implements connector.Transport: any object can be written to a pipe.
 func (*transport) CheckArgs(map[string]any) (string, bool) { return "", true }
@@ -84,7 +92,9 @@ func (t *transport) RoundTrip(ctx context.Context, r *connector.Request) connect
 		own[traceparentVariable] = r.Traceparent
 	}
 	// The program starts here and nowhere else.
-	c, err := child.Start(t.argv, child.Environment(t.env, own), func() bool { return ctx.Err() == nil && r.Leave() })
+	program := t.program
+	program.Env = append(slices.Clip(program.Env), own)
+	c, err := child.Start(program, func() bool { return ctx.Err() == nil && r.Leave() })
 	if err != nil {
 		return connector.Response{Failure: connector.NotSent}
 	}

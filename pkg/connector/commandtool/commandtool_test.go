@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -266,6 +267,30 @@ func TestNotStartable(t *testing.T) {
 	}
 }
 
+// A directory that is not there, a user that nobody knows: nothing was done.
+func TestSettingThatCannotBeHad(t *testing.T) {
+	for name, setting := range map[string]connector.ProcessSpec{
+		"cwd": {Cwd: "/nonexistent"}, "user": {User: "nosuchuser"}, "limits": {Limits: map[string]uint64{"nofile": 1 << 40}},
+	} {
+		if runtime.GOOS != "linux" && name != "cwd" {
+			continue // refused when it is compiled
+		}
+		got := compile(t, envelope.Write, func(s *connector.Spec) { s.Kind.Command.ProcessSpec = setting }, "true").Caller.Call(t.Context(), call(`{}`))
+		if !got.NotSent || got.Row.Code != envelope.CodeUpstreamUnavailable {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	// What can be had is there, for the program that a call starts.
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := shell(t, envelope.Write, `printf %s "$PWD"`, func(s *connector.Spec) { s.Kind.Command.Cwd = dir }).Caller.Call(t.Context(), call(`{}`))
+	if string(got.Result) != strconv.Quote(dir) {
+		t.Errorf("%+v", got)
+	}
+}
+
 // A program that closes its input, or never reads it, is judged by what it says.
 func TestInputNotRead(t *testing.T) {
 	args := `{"a":"` + strings.Repeat("x", 200<<10) + `"}`
@@ -308,6 +333,8 @@ func TestPrepare(t *testing.T) {
 		{connector.CommandSpec{Argv: []string{"a", "b\x00"}}, "[command argv 1]"},
 		{connector.CommandSpec{Argv: []string{"a"}, Env: map[string]string{"A=B": "c"}}, "[command env A=B]"},
 		{connector.CommandSpec{Argv: []string{"a"}, Env: map[string]string{"A": "\x00"}}, "[command env A]"},
+		{connector.CommandSpec{Argv: []string{"a"}, ProcessSpec: connector.ProcessSpec{Cwd: "here"}}, "[command cwd]"},
+		{connector.CommandSpec{Argv: []string{"a"}, ProcessSpec: connector.ProcessSpec{Limits: map[string]uint64{"files": 1}}}, "[command limits files]"},
 	} {
 		_, err := connector.Compile(connector.Spec{
 			Name: "x", Effect: envelope.Read, Kind: connector.KindSpec{Command: &c.spec},

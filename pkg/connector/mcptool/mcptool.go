@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"sync"
 
+	"github.com/agentrun/executor/internal/child"
 	"github.com/agentrun/executor/pkg/connector"
 )
 
@@ -41,6 +42,10 @@ func (k *Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
 		return nil, &connector.SpecError{Path: []any{"server"}, Message: "mcp_servers has none of this name"}
 	case s.Tool == "":
 		return nil, &connector.SpecError{Path: []any{"tool"}, Message: "is required: the tool's name on that server"}
+	}
+	setting := child.Setting(k.servers[s.Server].spec.ProcessSpec)
+	if err := setting.Check(); err != nil {
+		return nil, &connector.SpecError{Path: []any{"server"}, Message: s.Server + ": " + err.Error()}
 	}
 	return &tool{server: k.servers[s.Server], name: s.Tool, effect: p.Effect, hasOutput: p.HasOutput || p.Lookup}, nil
 }

@@ -22,7 +22,7 @@ const messageMax = 4*(connector.ResultBytesMax+1<<20) + 1<<20
 // openStdio starts a server and talks to it over its standard input and output.
 func openStdio(spec connector.MCPServerSpec) func(context.Context) (mcp.Connection, error) {
 	return func(ctx context.Context) (mcp.Connection, error) {
-		c, err := child.Start(spec.Command, child.Environment(spec.Env), nil)
+		c, err := child.Start(program(spec), nil)
 		if err != nil {
 			return nil, err
 		}
@@ -36,6 +36,11 @@ func openStdio(spec connector.MCPServerSpec) func(context.Context) (mcp.Connecti
 		}
 		return &process{Connection: conn, child: c, in: in}, nil
 	}
+}
+
+// program is the server that a spec describes.
+func program(spec connector.MCPServerSpec) child.Program {
+	return child.Program{Argv: spec.Command, Env: []map[string]string{spec.Env}, Setting: child.Setting(spec.ProcessSpec)}
 }
 
 // pipe is a server's standard input. The wire writes one message at a time, so written is the last message's.

@@ -200,6 +200,28 @@ func TestServerThatCannotBeStarted(t *testing.T) {
 	}
 }
 
+// A server finds what its spec says: one that cannot is not started, and nothing was sent.
+func TestServersSetting(t *testing.T) {
+	spec := newPeer(t, func(p *peer) { p.stdio = true }).spec()
+	for cwd, sent := range map[string]bool{t.TempDir(): true, "/nonexistent": false} {
+		spec.Cwd = cwd
+		kind := mcptool.New(map[string]connector.MCPServerSpec{"billing": spec})
+		if got := compile(t, &peer{kind: kind}, envelope.Read, nil).Caller.Call(t.Context(), call(`{}`)); got.NotSent == sent {
+			t.Errorf("cwd %s: %+v", cwd, got)
+		}
+		kind.Close()
+	}
+	spec.Cwd = "here"
+	kind := mcptool.New(map[string]connector.MCPServerSpec{"billing": spec})
+	defer kind.Close()
+	_, err := connector.Compile(connector.Spec{
+		Name: "x", Effect: envelope.Read, Kind: connector.KindSpec{MCP: &connector.MCPSpec{Server: "billing", Tool: "x"}},
+	}, kind)
+	if err == nil || !strings.HasPrefix(err.Error(), "[mcp server]: billing: cwd") {
+		t.Error(err)
+	}
+}
+
 // A server that breaks in the middle of a call has lost it, once; the next call starts another server.
 func TestServerThatBreaks(t *testing.T) {
 	for _, flaw := range []string{"dies in the call", "is killed in the call", "says too much"} {
