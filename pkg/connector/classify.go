@@ -114,6 +114,9 @@ func (c *classifier) classify(resp *Response, r *Request) envelope.Reply {
 			reply.Details = addDetail(reply.Details, name, json.Number(strconv.Itoa(n)))
 		}
 	}
+	if _, given := reply.Details["content_encoding"]; resp.Failure == Undecoded && !given {
+		reply.Details = addDetail(reply.Details, "content_encoding", "not supported")
+	}
 	return reply
 }
 
@@ -228,6 +231,8 @@ func (c *classifier) decide(resp *Response, s *scope) envelope.Reply {
 		return c.waiting(reply, resp, s, nil)
 	case resp.Failure == TooLarge:
 		return c.fail(envelope.CodeResultTooLarge)
+	case resp.Failure == Undecoded:
+		return c.fail(envelope.CodeResultInvalid) // it would come so again
 	case !s.bodyKnown:
 		return c.noReply()
 	case c.envelope:

@@ -76,8 +76,8 @@ func (l *looker) Lookup(ctx context.Context, call *Call) (found envelope.Lookup)
 	r := &Request{Call: call, ArgValues: args, Effect: envelope.Read, Lookup: true, BodyMax: lookupBodyMax}
 	resp := l.transport.RoundTrip(ctx, r)
 	defer func() { found.Seen.HTTPStatus, found.Seen.MCPCode = resp.Status, resp.MCPCode }()
-	// A body that was too long leaves rules that do not need it; one that broke off proves nothing.
-	if resp.Fault != nil || (resp.Failure != Answered && resp.Failure != TooLarge) {
+	// A body that was too long, or cannot be decoded, leaves rules that do not need it; one that broke off proves nothing.
+	if resp.Fault != nil || (resp.Failure != Answered && resp.Failure != TooLarge && resp.Failure != Undecoded) {
 		return undecided
 	}
 	c := classifier{kind: l.kind}

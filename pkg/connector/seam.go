@@ -75,10 +75,11 @@ const (
 	Unreadable                // a response began, with its status where the kind has one, and its body broke off or cannot be decoded
 	TooLarge                  // a response is there, but its body is longer than BodyMax and was dropped
 	Cancelled                 // as NoReply, because ctx was cancelled
+	Undecoded                 // a complete response is there, but its body is in an encoding that is not read, and was dropped
 )
 
 func (f Failure) String() string {
-	return [...]string{"answered", "not sent", "no reply", "unreadable", "too large", "cancelled"}[f]
+	return [...]string{"answered", "not sent", "no reply", "unreadable", "too large", "cancelled", "undecoded"}[f]
 }
 
 // Response is what came back, before anything is made of it. Only the fields of its kind are set. It carries no error

@@ -13,5 +13,7 @@
 // write's way through this machine. A call whose write has moved no byte is not sent, whatever the reason; from the first
 // byte on, with TLS of what is below it, it is sent. Only a connection that died idle, before it took a byte, is replaced within a call.
 //
-// What is read. Status, headers up to 64 KiB, and the body up to the limit of the call; nothing is decompressed. TLS files are read when the tool is made, and so anew at every reload of the config.
+// What is read. Status, headers up to 64 KiB, and the body up to the limit of the call. A body is asked for as it is; one that
+// comes compressed all the same is decoded, and the limit holds for it as it came and as it is. TLS files are read when the tool
+// is made, and so anew at every reload of the config.
 package httptool

@@ -144,7 +144,7 @@ func owned(name string) bool {
 }
 
 func (t *transport) setHeaders(headers map[string]string, effect envelope.Effect) error {
-	lines := map[string]string{"Accept": "application/json", "User-Agent": "agentrun"}
+	lines := map[string]string{"Accept": "application/json", "Accept-Encoding": httpwire.AcceptEncoding, "User-Agent": "agentrun"}
 	switch {
 	case t.content != nil && t.content.form:
 		lines["Content-Type"] = "application/x-www-form-urlencoded"

@@ -154,15 +154,16 @@ func silence(ctx context.Context) connector.Failure {
 // read takes the response in, its body up to limit bytes.
 func read(ctx context.Context, head *http.Response, limit int) connector.Response {
 	out := connector.Response{Status: head.StatusCode, Header: lowerCase(head.Header)}
-	b, tooLarge, whole := httpwire.ReadBody(head, limit)
-	encoding := head.Header.Get("Content-Encoding")
+	b, reading := httpwire.ReadBody(head, limit)
 	switch {
-	case tooLarge:
+	case reading == httpwire.TooLarge:
 		out.Failure = connector.TooLarge
-	case !whole && errors.Is(ctx.Err(), context.Canceled):
+	case reading == httpwire.Broken && errors.Is(ctx.Err(), context.Canceled):
 		out.Failure = connector.Cancelled
-	case !whole, httpwire.UntilClose(head) && brokenOff(head, b), encoding != "" && !strings.EqualFold(encoding, "identity"):
-		out.Failure = connector.Unreadable // broken off, or in an encoding that nobody asked for
+	case reading == httpwire.Broken, httpwire.UntilClose(head) && brokenOff(head, b):
+		out.Failure = connector.Unreadable
+	case reading == httpwire.Foreign:
+		out.Failure = connector.Undecoded
 	default:
 		out.Body = b
 	}

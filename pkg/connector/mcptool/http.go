@@ -83,7 +83,12 @@ func (c *client) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp.StatusCode, resp.Body, resp.ContentLength = http.StatusAccepted, http.NoBody, 0
 	}
 	if d == nil {
-		resp.Body = &bounded{ReadCloser: resp.Body, left: messageMax, events: isEvents(resp)}
+		resp.Body = bounded(resp)
+		if err := httpwire.Decode(resp); err != nil {
+			_ = resp.Body.Close()
+			return nil, err
+		}
+		resp.Body = bounded(resp)
 		return resp, nil
 	}
 	d.mu.Lock()
@@ -98,6 +103,7 @@ var errHeader = errors.New("mcp: a header that no request can have")
 func (c *client) request(req *http.Request) (*httpwire.Request, error) {
 	header := req.Header.Clone()
 	header.Set("User-Agent", "agentrun")
+	header.Set("Accept-Encoding", httpwire.AcceptEncoding)
 	for name, value := range c.headers {
 		header.Set(name, value)
 	}
@@ -142,22 +148,28 @@ func isEvents(resp *http.Response) bool { return mediaType(resp) == "text/event-
 // like; it only gets to see those that it does.
 func (d *dispatch) respond(req *http.Request, resp *http.Response) *http.Response {
 	if resp.StatusCode == http.StatusOK && isEvents(resp) {
-		return resp
+		if httpwire.Decode(resp) == nil {
+			return resp
+		}
+		_ = resp.Body.Close()
+		d.fail(connector.Undecoded)
+		return substitute(req, resp)
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(d.max)+1))
-	_ = resp.Body.Close()
+	body, reading := httpwire.ReadBody(resp, d.max)
 	switch {
 	case resp.StatusCode < 200 || resp.StatusCode >= 300:
 		d.settle(func(d *dispatch) {
 			d.status, d.header = resp.StatusCode, lowerCase(resp.Header)
 			d.fault, d.words = readRefusal(body)
 		})
-	case len(body) > d.max:
+	case reading == httpwire.TooLarge:
 		d.fail(connector.TooLarge)
-	case err != nil && req.Context().Err() != nil:
+	case reading == httpwire.Broken && req.Context().Err() != nil:
 		d.fail(silence(req.Context()))
-	case err != nil || resp.StatusCode != http.StatusOK || mediaType(resp) != "application/json":
+	case reading == httpwire.Broken || resp.StatusCode != http.StatusOK || mediaType(resp) != "application/json":
 		d.fail(connector.Unreadable)
+	case reading == httpwire.Foreign:
+		d.fail(connector.Undecoded)
 	case !answers(req, body):
 		if fault, nobodys := readFault(body); fault != nil && nobodys {
 			d.settle(func(d *dispatch) { d.fault = fault })
@@ -219,18 +231,21 @@ type noteKey struct{}
 type idKey struct{}
 
 // bounded ends a body that is longer than any message may be; an event stream is bounded by its events.
-type bounded struct {
+func bounded(resp *http.Response) io.ReadCloser {
+	if isEvents(resp) {
+		return resp.Body
+	}
+	return &bound{resp.Body, messageMax}
+}
+
+type bound struct {
 	io.ReadCloser
-	left   int
-	events bool
+	left int
 }
 
 var errTooLong = errors.New("the response is too long")
 
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.events {
-		return b.ReadCloser.Read(p)
-	}
+func (b *bound) Read(p []byte) (int, error) {
 	if b.left <= 0 {
 		return 0, errTooLong
 	}

@@ -42,7 +42,7 @@ func TestIdleConnections(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if b, tooLarge, whole := ReadBody(resp, 10); string(b) != "{}" || tooLarge || !whole || idle() != 1 {
+		if b, reading := ReadBody(resp, 10); string(b) != "{}" || reading != Whole || idle() != 1 {
 			t.Fatalf("%d idle: %s", idle(), b)
 		}
 		if n, err := resp.Body.Read(make([]byte, 1)); n != 0 || err != io.EOF {
@@ -108,7 +108,7 @@ func TestDeadConnectionTakesNothing(t *testing.T) {
 			if err != nil {
 				t.Fatalf("secure %v: %v", secure, err)
 			}
-			if b, _, whole := ReadBody(resp, 10); string(b) != "{}" || !whole {
+			if b, reading := ReadBody(resp, 10); string(b) != "{}" || reading != Whole {
 				t.Fatalf("secure %v: %q", secure, b)
 			}
 		}

@@ -1,7 +1,6 @@
 package httpwire
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -174,21 +173,4 @@ func (b *body) Close() error {
 // UntilClose reports whether a body ends where its connection does, so that a cut cannot be seen.
 func UntilClose(resp *http.Response) bool {
 	return resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 && resp.Request.Method != http.MethodHead
-}
-
-// ReadBody reads a response's body up to limit bytes. whole says that it has been read to its end.
-func ReadBody(resp *http.Response, limit int) (b []byte, tooLarge, whole bool) {
-	defer resp.Body.Close()
-	if resp.ContentLength > int64(limit) && resp.Request.Method != http.MethodHead {
-		return nil, true, false
-	}
-	var out bytes.Buffer
-	if resp.ContentLength > 0 && resp.ContentLength <= int64(limit) {
-		out.Grow(int(resp.ContentLength) + bytes.MinRead)
-	}
-	n, err := out.ReadFrom(io.LimitReader(resp.Body, int64(limit)+1))
-	if n > int64(limit) {
-		return nil, true, false
-	}
-	return out.Bytes(), false, err == nil
 }
