@@ -89,10 +89,6 @@ func (k *keeper) once(ctx context.Context) {
 	err := c.Ensure(tryCtx)
 	var byHand *ChangedError
 	found := errors.As(err, &byHand)
-	c.mu.Lock()
-	before := c.status.Problem
-	c.status.Changed = byHand
-	c.mu.Unlock()
 	if err == nil || found {
 		err = errors.Join(err, c.observe(tryCtx))
 	}
@@ -106,7 +102,8 @@ func (k *keeper) once(ctx context.Context) {
 		return // the connection changed under it: that says nothing about the streams
 	}
 	c.mu.Lock()
-	c.status.Problem = err
+	before := c.status.Problem
+	c.status.Problem, c.status.Changed = err, byHand
 	c.mu.Unlock()
 	switch {
 	case err != nil && (before == nil || before.Error() != err.Error()):

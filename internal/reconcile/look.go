@@ -208,9 +208,18 @@ func (rc *Reconciler) windows(e *entry, r *run.Run) (over []run.DispatchID) {
 	return over
 }
 
-// write saves a decision of this process. The letters and alerts that follow from it are published by tendEnd.
+// write saves a decision of this process. The letters and alerts that follow from it are published by tendEnd. Who holds the
+// run, and works on another of its steps, learns at once what it may go on with.
 func (rc *Reconciler) write(ctx context.Context, h *record.Handle) error {
-	return rc.Records.Save(ctx, h)
+	if err := rc.Records.Save(ctx, h); err != nil {
+		return err
+	}
+	if l := h.Run.Lease; l != nil {
+		if err := rc.Waker.Hint(l.Holder, h.ID); err != nil {
+			rc.Log.Debug("hint not sent", "error", err)
+		}
+	}
+	return nil
 }
 
 // verify sends the lookups that are due, side by side, and records each verdict, bound to the dispatch it asked about.

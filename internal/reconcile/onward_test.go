@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +23,12 @@ func (exact) Upper() time.Time { return time.Now() }
 type waker struct {
 	fresh bool
 	n     int
+	hints []string // to whom
+}
+
+func (w *waker) Hint(holder string, _ run.ID) error {
+	w.hints = append(w.hints, holder)
+	return nil
 }
 
 func (w *waker) Wake(context.Context, string, run.ID) (bool, error) {
@@ -95,4 +102,35 @@ func TestWhatIsTriedDoesNotHideWhatComes(t *testing.T) {
 			t.Fatalf("looked at again in %s, the deadline is in 5s", got)
 		}
 	})
+}
+
+type anyTool struct{}
+
+func (anyTool) Tool(name string) (*run.Tool, bool) {
+	return &run.Tool{Name: name, Effect: envelope.Read, Timeout: time.Minute}, true
+}
+
+// saving stores whatever comes.
+type saving struct{ record.Store }
+
+func (saving) Save(context.Context, run.ID, []byte, record.Header, uint64) (uint64, error) {
+	return 2, nil
+}
+
+// Who holds the run while this process settles another of its steps is told to read the record: the step after that one may
+// be ready. Without a holder nobody is told; a wake follows.
+func TestTheHolderIsToldOfWhatIsWritten(t *testing.T) {
+	for _, holder := range []string{"", "a.1"} {
+		rc, w, _, h := ready(t, time.Hour)
+		rc.Records.Store = saving{}
+		if holder != "" {
+			h.Run.Begin("s", anyTool{}, run.Start{Dispatch: "d", LeaseID: "l", Holder: holder, Seconds: 30}, rc.Records.Now())
+		}
+		if err := rc.write(t.Context(), h); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(w.hints, ","); got != holder {
+			t.Errorf("held by %q: told is %q", holder, got)
+		}
+	}
 }

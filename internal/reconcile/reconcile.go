@@ -69,6 +69,8 @@ type Watch interface {
 // what its executor knew before.
 type Waker interface {
 	Wake(ctx context.Context, queue string, id run.ID) (fresh bool, err error)
+	// Hint tells the holder of a lease to read a record now. It may be lost: the holder sees the record when it writes it.
+	Hint(holder string, id run.ID) error
 }
 
 // Fleet is the record of which reconciler is active.

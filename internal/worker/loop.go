@@ -94,8 +94,8 @@ func (l *loop) collect() {
 	for i := range l.inbox {
 		if l.inbox[i].Redelivered || l.inbox[i].Wake {
 			l.fresh = false
-			if len(l.calls) == 0 {
-				l.h = nil // without a lease of ours somebody else may have gone on
+			if l.inbox[i].Wake || len(l.calls) == 0 {
+				l.h = nil // somebody else has gone on, or may have, where no lease is ours
 			}
 		}
 	}
