@@ -29,8 +29,12 @@ func Dial(c Connection, name string) (*nats.Conn, error) {
 func (c Connection) bus(name string) bus.Options {
 	return bus.Options{
 		URL: c.NATS, Name: name, Creds: c.Creds, TLSCA: c.TLSCA, TLSCert: c.TLSCert, TLSKey: c.TLSKey, InboxPrefix: c.Inbox,
+		API: c.API(),
 	}
 }
+
+// API is whose JetStream the flags mean.
+func (c Connection) API() bus.API { return bus.API{Domain: c.JSDomain, Prefix: c.JSPrefix} }
 
 // options are the same for the plain client.
 func options(c Connection) []nats.Option {

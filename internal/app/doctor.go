@@ -195,9 +195,12 @@ func (d *doctor) server(ctx context.Context, monitor string) {
 	d.find("max payload", h, "set max_payload: 1MiB on every server: with less, runs, results and dead letters are bounded by it", "%d bytes", nc.MaxPayload())
 	d.health(ctx, monitor)
 	d.sync(ctx, monitor)
-	js, err := jetstream.New(nc)
+	js, err := d.API().JetStream(nc)
 	if err != nil {
 		d.find("jetstream", Ill, "", "%v", err)
+		return
+	}
+	if !d.jetstream(ctx, js) {
 		return
 	}
 	d.streams(ctx, js)
@@ -212,7 +215,7 @@ func (d *doctor) server(ctx context.Context, monitor string) {
 func (d *doctor) ahead(ctx context.Context, nc *nats.Conn) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	_, err := nc.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+bus.JobsStream, []byte(`{"last_by_subj":"agentrun.jobs.doctor.doctor.doctor"}`))
+	_, err := nc.RequestWithContext(ctx, d.API().Subject("DIRECT.GET."+bus.JobsStream), []byte(`{"last_by_subj":"agentrun.jobs.doctor.doctor.doctor"}`))
 	if err != nil {
 		d.find("fairness", Doubtful, "give this user the direct gets that deploy/nats/accounts.conf gives to executor; start an executor, which makes the stream answer them",
 			"the queue cannot be read ahead (%v): jobs are taken first come, first served, without regard to tenants and priority", err)
@@ -279,60 +282,6 @@ func (d *doctor) sync(ctx context.Context, monitor string) {
 	default:
 		d.find("sync", Well, "", "always")
 	}
-}
-
-// streams looks at every stream: is it there, has it the copies it must have, does it keep what it is given?
-func (d *doctor) streams(ctx context.Context, js jetstream.JetStream) {
-	for _, name := range []string{bus.JobsStream, bus.WakesStream, bus.RunsStream, bus.ResultsStream, bus.LettersStream, bus.AlertsStream} {
-		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-		s, err := js.Stream(ctx, name)
-		cancel()
-		switch {
-		case errors.Is(err, jetstream.ErrStreamNotFound):
-			d.find(name, Doubtful, "start a reconciler: it makes the streams", "not there yet")
-			continue
-		case err != nil:
-			d.find(name, Ill, "give this user $JS.API.STREAM.INFO."+name+" (deploy/nats/accounts.conf)", "not readable: %v", err)
-			continue
-		}
-		info := s.CachedInfo()
-		if name == bus.RunsStream {
-			off := time.Since(info.TimeStamp)
-			h := Well
-			if off.Abs() > clockOffMax {
-				h = Doubtful
-			}
-			d.find("clock", h, "let NTP set both clocks; times in outcomes are the server's", "%s off the server's", off.Round(time.Millisecond))
-		}
-		if faults := losing(info.Config); len(faults) > 0 {
-			d.find(name, Ill, "correct it with nats stream edit, or remove an empty one and let a reconciler make it", "%s", strings.Join(faults, "; "))
-			continue
-		}
-		if info.Config.Replicas < d.Replicas {
-			d.find(name, Ill, "start a reconciler with the same --replicas", "%d copies, --replicas is %d", info.Config.Replicas, d.Replicas)
-			continue
-		}
-		d.find(name, Well, "", "%d messages, %d copies", info.State.Msgs, info.Config.Replicas)
-	}
-}
-
-// losing names the settings with which a stream would lose what is relied on.
-func losing(c jetstream.StreamConfig) (faults []string) {
-	fault := func(is bool, text string) {
-		if is {
-			faults = append(faults, text)
-		}
-	}
-	kept := c.Name != bus.ResultsStream && c.Name != bus.AlertsStream // these two forget by age
-	fault(c.Storage != jetstream.FileStorage, "it is in memory only")
-	fault(c.NoAck, "it acknowledges nothing")
-	fault(kept && c.Discard != jetstream.DiscardNew, "when full it drops old messages")
-	fault(kept && c.MaxAge > 0, "its messages expire")
-	fault(!kept && c.MaxMsgs > 0, "it drops old messages by number")
-	fault((c.Name == bus.RunsStream || c.Name == bus.LettersStream) && c.MaxBytes > 0, "it is limited by bytes, so that an update may be refused")
-	fault(c.Name == bus.JobsStream && (c.AllowRollup || c.AllowMsgTTL || c.AllowMsgSchedules), "publishers may remove or schedule messages by a header")
-	fault((c.Name == bus.JobsStream || c.Name == bus.WakesStream) != (c.Retention == jetstream.WorkQueuePolicy), "its retention is not what it must be")
-	return faults
 }
 
 func (d *doctor) consumers(ctx context.Context, js jetstream.JetStream) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -33,7 +34,7 @@ func (d *doctor) generation(ctx context.Context, nc *nats.Conn, js jetstream.Jet
 		d.find("store", Ill, fix, "%s has gone back: it ends at sequence %d, and this executor has seen %d", bus.RunsStream, info.State.LastSeq, k.Seen)
 		return
 	}
-	m, err := nc.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+bus.RunsStream+".agentrun.runs._fleet."+generation.StateName, nil)
+	m, err := nc.RequestWithContext(ctx, d.API().Subject("DIRECT.GET."+bus.RunsStream+".agentrun.runs._fleet."+generation.StateName), nil)
 	if err != nil || m.Header.Get("Status") != "" {
 		if err != nil && !errors.Is(err, nats.ErrNoResponders) {
 			d.find("store", Doubtful, "give this user the direct gets of deploy/nats/accounts.conf", "whether the fleet waits for journals cannot be read: %v", err)
@@ -55,4 +56,70 @@ func (d *doctor) generation(ctx context.Context, nc *nats.Conn, js jetstream.Jet
 		return
 	}
 	d.find("store", Well, "", "no journal is waited for")
+}
+
+// jetstream reports whether anybody answers the API that the flags name. Who is not permitted to ask is told by streams.
+func (d *doctor) jetstream(ctx context.Context, js jetstream.JetStream) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	_, err := js.Stream(ctx, bus.RunsStream)
+	if !bus.Unanswered(err) {
+		return true
+	}
+	d.find("jetstream", Ill, bus.ElsewhereRemedy, "%s does not answer this user: %v", d.API().Subject(">"), err)
+	return false
+}
+
+// streams looks at every stream: is it there, has it the copies it must have, does it keep what it is given?
+func (d *doctor) streams(ctx context.Context, js jetstream.JetStream) {
+	for _, name := range []string{bus.JobsStream, bus.WakesStream, bus.RunsStream, bus.ResultsStream, bus.LettersStream, bus.AlertsStream} {
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		s, err := js.Stream(ctx, name)
+		cancel()
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+			d.find(name, Doubtful, "start a reconciler: it makes the streams; where they are in another JetStream domain or account, name it with --js-domain or --js-prefix", "not there yet")
+			continue
+		case err != nil:
+			d.find(name, Ill, "give this user "+d.API().Subject("STREAM.INFO."+name)+" (deploy/nats/accounts.conf)", "not readable: %v", err)
+			continue
+		}
+		info := s.CachedInfo()
+		if name == bus.RunsStream {
+			off := time.Since(info.TimeStamp)
+			h := Well
+			if off.Abs() > clockOffMax {
+				h = Doubtful
+			}
+			d.find("clock", h, "let NTP set both clocks; times in outcomes are the server's", "%s off the server's", off.Round(time.Millisecond))
+		}
+		if faults := losing(info.Config); len(faults) > 0 {
+			d.find(name, Ill, "correct it with nats stream edit, or remove an empty one and let a reconciler make it", "%s", strings.Join(faults, "; "))
+			continue
+		}
+		if info.Config.Replicas < d.Replicas {
+			d.find(name, Ill, "start a reconciler with the same --replicas", "%d copies, --replicas is %d", info.Config.Replicas, d.Replicas)
+			continue
+		}
+		d.find(name, Well, "", "%d messages, %d copies", info.State.Msgs, info.Config.Replicas)
+	}
+}
+
+// losing names the settings with which a stream would lose what is relied on.
+func losing(c jetstream.StreamConfig) (faults []string) {
+	fault := func(is bool, text string) {
+		if is {
+			faults = append(faults, text)
+		}
+	}
+	kept := c.Name != bus.ResultsStream && c.Name != bus.AlertsStream // these two forget by age
+	fault(c.Storage != jetstream.FileStorage, "it is in memory only")
+	fault(c.NoAck, "it acknowledges nothing")
+	fault(kept && c.Discard != jetstream.DiscardNew, "when full it drops old messages")
+	fault(kept && c.MaxAge > 0, "its messages expire")
+	fault(!kept && c.MaxMsgs > 0, "it drops old messages by number")
+	fault((c.Name == bus.RunsStream || c.Name == bus.LettersStream) && c.MaxBytes > 0, "it is limited by bytes, so that an update may be refused")
+	fault(c.Name == bus.JobsStream && (c.AllowRollup || c.AllowMsgTTL || c.AllowMsgSchedules), "publishers may remove or schedule messages by a header")
+	fault((c.Name == bus.JobsStream || c.Name == bus.WakesStream) != (c.Retention == jetstream.WorkQueuePolicy), "its retention is not what it must be")
+	return faults
 }

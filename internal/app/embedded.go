@@ -37,8 +37,9 @@ func EmbeddedAddr(natsURL string) (addr string, err error) {
 	return u.Host, nil
 }
 
-// StartEmbedded runs a NATS server that listens at addr (port 0 takes a free one) and keeps its streams in dir.
-func StartEmbedded(addr, dir string) (*Embedded, error) {
+// StartEmbedded runs a NATS server that listens at addr (port 0 takes a free one) and keeps its streams in dir; domain is its
+// JetStream's, "" for none.
+func StartEmbedded(addr, dir, domain string) (*Embedded, error) {
 	host, portText, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, fmt.Errorf("the embedded NATS server's address %q: %w", addr, err)
@@ -65,7 +66,7 @@ func StartEmbedded(addr, dir string) (*Embedded, error) {
 	SpareMemory()
 	e := &Embedded{dir: dir, options: natsserver.Options{
 		ServerName: "agentrun", Host: host, Port: port,
-		JetStream: true, StoreDir: dir,
+		JetStream: true, StoreDir: dir, JetStreamDomain: domain,
 		NoSigs: true, // else the library installs signal handlers of its own
 		NoLog:  true,
 	}}

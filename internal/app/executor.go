@@ -203,7 +203,7 @@ func embed(c *ExecutorConfig) (*Embedded, error) {
 	if err != nil {
 		return nil, err
 	}
-	return StartEmbedded(addr, filepath.Join(c.Data, "nats"))
+	return StartEmbedded(addr, filepath.Join(c.Data, "nats"), c.JSDomain)
 }
 
 // stopped turns an error that only says that the process was asked to stop while it started into a clean end.

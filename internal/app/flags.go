@@ -3,6 +3,7 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -28,6 +29,9 @@ type Connection struct {
 	TLSCert string `name:"tls-cert" placeholder:"FILE" help:"PEM file with the client certificate for NATS."`
 	TLSKey  string `name:"tls-key" placeholder:"FILE" help:"PEM file with the client certificate's key."`
 	Inbox   string `name:"inbox-prefix" default:"_INBOX" placeholder:"SUBJECT" help:"Where NATS sends replies to this process; users with permissions of their own have a prefix of their own."`
+
+	JSDomain string `name:"js-domain" placeholder:"NAME" help:"JetStream domain that has the streams: that of the hub, for a process at a leaf node."`
+	JSPrefix string `name:"js-prefix" placeholder:"SUBJECT" help:"What this account imports another's $JS.API as, for example agentrun.hub.API."`
 }
 
 // Process is what executor serve and reconciler serve share.
@@ -110,6 +114,9 @@ func (c *ExecutorConfig) Complete() error {
 		if _, err := EmbeddedAddr(c.NATS); err != nil {
 			return err
 		}
+		if c.JSPrefix != "" {
+			return fmt.Errorf("--js-prefix: an embedded server has one account, which imports nothing")
+		}
 	}
 	return nil
 }
@@ -174,6 +181,13 @@ func (c *Connection) Check() error {
 	}
 	if !inboxPrefix.MatchString(c.Inbox) {
 		return fmt.Errorf("--inbox-prefix: %q is no subject (letters, digits, _ and -, in tokens separated by '.')", c.Inbox)
+	}
+	if err := c.API().Check(); err != nil {
+		flag := map[bool]string{true: "--js-domain", false: "--js-prefix"}[errors.Is(err, bus.ErrDomain)]
+		if errors.Is(err, bus.ErrTwoAPIs) {
+			flag = "--js-domain and --js-prefix"
+		}
+		return fmt.Errorf("%s: %w", flag, err)
 	}
 	for _, f := range []struct{ flag, file string }{{"--creds", c.Creds}, {"--tls-ca", c.TLSCA}, {"--tls-cert", c.TLSCert}, {"--tls-key", c.TLSKey}} {
 		if f.file == "" {

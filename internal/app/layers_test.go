@@ -1,6 +1,7 @@
 package app
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -131,5 +132,57 @@ func TestForbidden(t *testing.T) {
 		if why := forbidden(x.pkg, x.path); (why == "") != x.allowed {
 			t.Errorf("%s importing %s: %q", x.pkg, x.path, why)
 		}
+	}
+}
+
+// TestOneOwnerOfTheAPI: the subjects of the JetStream API and the library's client of it are made in one place, which knows
+// the domain or the prefix. Harnesses that run their own server beside the product may ask it directly.
+func TestOneOwnerOfTheAPI(t *testing.T) {
+	const owner = "internal/bus/jsapi.go"
+	harness := []string{"internal/bench", "internal/crash"}
+	root, seen := filepath.Join("..", ".."), false
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		rel = filepath.ToSlash(rel)
+		if under(rel, harness) {
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			made := ""
+			switch n := n.(type) {
+			case *ast.BasicLit:
+				if n.Kind == token.STRING && (strings.Contains(n.Value, "$JS.API") || strings.Contains(n.Value, `"$JS."`)) {
+					made = n.Value
+				}
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == "jetstream" && strings.HasPrefix(n.Sel.Name, "New") {
+					made = "jetstream." + n.Sel.Name
+				}
+			}
+			switch {
+			case made != "" && rel == owner:
+				seen = true
+			case made != "" && !(rel == "internal/app/flags.go" && strings.HasPrefix(made, "`")): // a flag's help
+				t.Errorf("%s has %s of its own: ask bus.API", rel, made)
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !seen {
+		t.Errorf("%s was not looked at", owner)
 	}
 }

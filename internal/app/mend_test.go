@@ -35,7 +35,7 @@ func (l *seenLines) String() string {
 // on its old store, and what waits is stored without anybody doing anything.
 func TestEmbeddedServerIsMended(t *testing.T) {
 	disk := bustest.SmallDisk(t)
-	server, err := StartEmbedded("127.0.0.1:0", disk.Dir)
+	server, err := StartEmbedded("127.0.0.1:0", disk.Dir, "")
 	if err != nil {
 		t.Fatal(err)
 	}

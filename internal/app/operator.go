@@ -2,9 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -64,30 +61,7 @@ func (s operatorStreams) last(ctx context.Context, stream, tenant, filter string
 	if tenant == "" {
 		filter = map[string]string{bus.LettersStream: "agentrun.deadletters.>", bus.RunsStream: "agentrun.runs.>"}[stream]
 	}
-	ask, err := json.Marshal(map[string]string{"last_by_subj": filter})
-	if err != nil {
-		return 0, err
-	}
-	reply, err := s.conn.NATS().RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+stream, ask)
-	if err != nil {
-		return 0, fmt.Errorf("last message of %s: %w", stream, err)
-	}
-	var answer struct {
-		Message struct {
-			Seq uint64 `json:"seq"`
-		} `json:"message"`
-		Error *struct {
-			Code        int    `json:"code"`
-			Description string `json:"description"`
-		} `json:"error"`
-	}
-	if err := json.Unmarshal(reply.Data, &answer); err != nil {
-		return 0, fmt.Errorf("last message of %s: %w", stream, err)
-	}
-	if e := answer.Error; e != nil && e.Code != 404 {
-		return 0, fmt.Errorf("last message of %s: %w", stream, errors.New(e.Description))
-	}
-	return answer.Message.Seq, nil
+	return s.conn.LastSequence(ctx, stream, filter)
 }
 
 // tellIndex hands what a watch of the records reports to the operator calls' index.

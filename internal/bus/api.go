@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -38,7 +39,7 @@ func (c *Conn) get(ctx context.Context, stream string, ask getRequest) (*storedM
 			Time    time.Time `json:"time"`
 		} `json:"message"`
 	}
-	if err := c.api(ctx, "$JS.API.STREAM.MSG.GET."+stream, ask, &reply); err != nil {
+	if err := c.api(ctx, "STREAM.MSG.GET."+stream, ask, &reply); err != nil {
 		return nil, err
 	}
 	m := reply.Message
@@ -61,12 +62,13 @@ func (c *Conn) last(ctx context.Context, stream, subject string) (*storedMessage
 	if !c.single.Load() {
 		return c.get(ctx, stream, getRequest{LastBySubject: subject})
 	}
-	return c.direct(ctx, &nats.Msg{Subject: "$JS.API.DIRECT.GET." + stream + "." + subject})
+	return c.direct(ctx, stream+"."+subject, nil)
 }
 
-// direct asks the direct API for one message; ErrNotFound if it is not there. Any replica answers, and it may be behind.
-func (c *Conn) direct(ctx context.Context, ask *nats.Msg) (*storedMessage, error) {
-	p := c.ask(ask)
+// direct asks the direct API of a stream for one message; ErrNotFound if it is not there. Any replica answers, and it may be
+// behind. of is the stream, or stream and subject.
+func (c *Conn) direct(ctx context.Context, of string, ask []byte) (*storedMessage, error) {
+	p := c.ask(&nats.Msg{Subject: c.opts.API.Subject("DIRECT.GET." + of), Data: ask})
 	defer p.close()
 	for {
 		reply, err := p.await(ctx)
@@ -107,18 +109,30 @@ func directMessage(m *nats.Msg) (*storedMessage, error) {
 	return &storedMessage{Subject: subject, Seq: seq, Time: at.UTC(), Header: m.Header, Data: m.Data}, nil
 }
 
+// LastSequence is the sequence of the last message of a stream that matches a filter, said by the leader; 0 for none.
+func (c *Conn) LastSequence(ctx context.Context, stream, filter string) (uint64, error) {
+	m, err := c.get(ctx, stream, getRequest{LastBySubject: filter})
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("bus: last message of %s: %w", stream, err)
+	}
+	return m.Seq, nil
+}
+
 // deleteMessage removes a message by its sequence; ErrNotFound if the sequence is gone already.
 func (c *Conn) deleteMessage(ctx context.Context, stream string, seq uint64) error {
 	ask := struct {
 		Seq     uint64 `json:"seq"`
 		NoErase bool   `json:"no_erase"`
 	}{seq, true}
-	return c.api(ctx, "$JS.API.STREAM.MSG.DELETE."+stream, ask, nil)
+	return c.api(ctx, "STREAM.MSG.DELETE."+stream, ask, nil)
 }
 
-// api makes a request of the JetStream API. It asks again while the answer is that there is no leader or no stream:
+// api makes a request of the JetStream API, for example STREAM.INFO.AGENTRUN_RUNS. It asks again while the answer is that there is no leader or no stream:
 // both pass by themselves, the latter because the keeper makes it again.
-func (c *Conn) api(ctx context.Context, subject string, ask, answer any) error {
+func (c *Conn) api(ctx context.Context, request string, ask, answer any) error {
 	var body []byte
 	if ask != nil {
 		var err error
@@ -126,7 +140,7 @@ func (c *Conn) api(ctx context.Context, subject string, ask, answer any) error {
 			return err
 		}
 	}
-	p := c.ask(&nats.Msg{Subject: subject, Data: body})
+	p := c.ask(&nats.Msg{Subject: c.opts.API.Subject(request), Data: body})
 	defer p.close()
 	for {
 		reply, err := p.await(ctx)
@@ -138,7 +152,7 @@ func (c *Conn) api(ctx context.Context, subject string, ask, answer any) error {
 		}
 		if bytes.Contains(reply.Data, errorKey) {
 			if err := json.Unmarshal(reply.Data, &failed); err != nil {
-				return fmt.Errorf("answer of %s: %w", subject, err)
+				return fmt.Errorf("answer of %s: %w", request, err)
 			}
 		}
 		switch r := failed.Error; {

@@ -53,6 +53,8 @@ type Options struct {
 
 	TLSCA, TLSCert, TLSKey string // files, optional
 
+	API API // whose JetStream has the streams; the zero value is that of the account and server
+
 	Fleet []string // names of records of the fleet that every look at the streams reads
 	Seen  uint64   // the highest sequence of AGENTRUN_RUNS that is known from before; a server that shows less has gone back
 
@@ -133,7 +135,7 @@ func Connect(o Options) (*Conn, error) {
 		return nil, fmt.Errorf("bus: connect %s: %w", o.URL, err)
 	}
 	c.nc = nc
-	if c.js, err = jetstream.New(nc); err == nil {
+	if c.js, err = o.API.JetStream(nc); err == nil {
 		err = c.mux.attach(nc)
 	}
 	if err != nil {

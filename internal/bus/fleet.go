@@ -61,7 +61,7 @@ func (c *Conn) FleetNames(ctx context.Context) ([]string, error) {
 				Subjects map[string]uint64 `json:"subjects"`
 			} `json:"state"`
 		}
-		if err := c.api(ctx, "$JS.API.STREAM.INFO."+RunsStream, ask, &page); err != nil {
+		if err := c.api(ctx, "STREAM.INFO."+RunsStream, ask, &page); err != nil {
 			return nil, fmt.Errorf("bus: names of fleet records: %w", err)
 		}
 		for subject := range page.State.Subjects {

@@ -198,7 +198,7 @@ type streamFacts struct {
 func (c *Conn) facts(ctx context.Context, stream string) (streamFacts, error) {
 	var f streamFacts
 	sent := c.clock.now()
-	if err := c.api(ctx, "$JS.API.STREAM.INFO."+stream, nil, &f); err != nil {
+	if err := c.api(ctx, "STREAM.INFO."+stream, nil, &f); err != nil {
 		return streamFacts{}, fmt.Errorf("stream %s: %w", stream, err)
 	}
 	if !f.Now.IsZero() {

@@ -88,7 +88,7 @@ func (l Letters) Subjects(ctx context.Context, filter string) ([]string, error) 
 			Filter string `json:"subjects_filter"`
 			Offset int    `json:"offset"`
 		}{filter, len(subjects)}
-		if err := l.conn.api(ctx, "$JS.API.STREAM.INFO."+LettersStream, ask, &reply); err != nil {
+		if err := l.conn.api(ctx, "STREAM.INFO."+LettersStream, ask, &reply); err != nil {
 			return nil, fmt.Errorf("bus: letters of %s: %w", filter, err)
 		}
 		for s := range reply.State.Subjects {

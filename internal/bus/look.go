@@ -36,7 +36,7 @@ func (p *Puller) look(ctx context.Context, s *source, budget int) (read int, err
 		} `json:"delivered"`
 		Pending uint64 `json:"num_pending"`
 	}
-	if err := p.conn.api(ctx, "$JS.API.CONSUMER.INFO."+s.stream+"."+ConsumerName(s.queue), nil, &info); err != nil {
+	if err := p.conn.api(ctx, "CONSUMER.INFO."+s.stream+"."+ConsumerName(s.queue), nil, &info); err != nil {
 		return 0, err
 	}
 	p.mu.Lock()
@@ -96,7 +96,7 @@ func (c *Conn) listNext(ctx context.Context, stream, filter string, from uint64,
 		return nil, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	if err := c.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, ask); err != nil {
+	if err := c.nc.PublishRequest(c.opts.API.Subject("DIRECT.GET."+stream), inbox, ask); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, askWait)
@@ -163,7 +163,7 @@ func (c *Conn) directGet(ctx context.Context, stream string, seq uint64) (*store
 	if err != nil {
 		return nil, err
 	}
-	return c.direct(ctx, &nats.Msg{Subject: "$JS.API.DIRECT.GET." + stream, Data: ask})
+	return c.direct(ctx, stream, ask)
 }
 
 // scout looks ahead while there is a backlog, until the puller ends.

@@ -123,7 +123,7 @@ func (p *Puller) addSource(kind Kind, queue string) error {
 	}
 	s := &source{
 		kind: kind, queue: queue, stream: stream, prefix: prefix, ahead: newAhead(),
-		subject: "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + ConsumerName(queue),
+		subject: p.conn.opts.API.Subject("CONSUMER.MSG.NEXT." + stream + "." + ConsumerName(queue)),
 		inbox:   p.conn.nc.NewInbox() + ".",
 	}
 	sub, err := p.conn.nc.Subscribe(s.inbox+"*", func(m *nats.Msg) { p.receive(s, m) })

@@ -149,7 +149,11 @@ func (c *Conn) Setup(ctx context.Context, cfg Config) error {
 		if hopeless(err) || ctx.Err() != nil {
 			return fmt.Errorf("bus: set up: %w", err)
 		}
-		c.log.Warn("streams are not ready", "error", err)
+		if Unanswered(err) {
+			c.log.Warn("JetStream does not answer", "asked", c.opts.API.Subject(">"), "error", err, "remedy", ElsewhereRemedy)
+		} else {
+			c.log.Warn("streams are not ready", "error", err)
+		}
 		select {
 		case <-time.After(250 * time.Millisecond):
 		case <-ctx.Done():

@@ -278,8 +278,8 @@ func (w *watch) createConsumer(ctx context.Context, inbox string) (name string, 
 			ConsumerSeq uint64 `json:"consumer_seq"`
 		} `json:"delivered"`
 	}
-	subject := "$JS.API.CONSUMER.CREATE." + w.stream + "." + name + "." + w.filter
-	if err := w.conn.api(ctx, subject, ask, &reply); err != nil {
+	request := "CONSUMER.CREATE." + w.stream + "." + name + "." + w.filter
+	if err := w.conn.api(ctx, request, ask, &reply); err != nil {
 		return name, 0, fmt.Errorf("create consumer: %w", err)
 	}
 	return name, reply.Pending + reply.Delivered.ConsumerSeq, nil
@@ -287,7 +287,7 @@ func (w *watch) createConsumer(ctx context.Context, inbox string) (name string, 
 
 // dropConsumer removes an ephemeral consumer; if that fails the server does it after watchLinger.
 func (c *Conn) dropConsumer(stream, name string) {
-	_ = c.nc.Publish("$JS.API.CONSUMER.DELETE."+stream+"."+name, nil)
+	_ = c.nc.Publish(c.opts.API.Subject("CONSUMER.DELETE."+stream+"."+name), nil)
 }
 
 func (r *round) touch() { r.active.Store(time.Now().UnixNano()) }

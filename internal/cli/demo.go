@@ -96,7 +96,7 @@ func startStack(ctx context.Context, dir string, config []byte) (*stack, error) 
 	if err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
-	nats, err := app.StartEmbedded("127.0.0.1:0", filepath.Join(dir, "nats"))
+	nats, err := app.StartEmbedded("127.0.0.1:0", filepath.Join(dir, "nats"), "")
 	if err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
@@ -149,8 +149,12 @@ func (s *stack) submit(ctx context.Context, data []byte, out *terminal.Printer) 
 		return nil, err
 	}
 	defer nc.Close()
+	publisher, err := client.New(nc)
+	if err != nil {
+		return nil, err
+	}
 	show := func(s *client.Outcome) { out.Outcome(&s.Outcome) }
-	result, err := await(ctx, nc, job, client.Options{Queue: demo.Queue, OnOutcome: show}, out)
+	result, err := await(ctx, publisher, job, client.Options{Queue: demo.Queue, OnOutcome: show}, out)
 	if err != nil {
 		return nil, fmt.Errorf("waiting for the run to end: %w", err)
 	}

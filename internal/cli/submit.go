@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/terminal"
 	"github.com/agentrun/executor/pkg/client"
@@ -62,6 +60,10 @@ func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
 		return app.ExitFailed, err
 	}
 	defer nc.Close()
+	publisher, err := client.New(nc, client.Domain(c.JSDomain), client.APIPrefix(c.JSPrefix))
+	if err != nil {
+		return app.ExitFailed, err
+	}
 	out := terminal.New(env.Stdout, env.Getenv)
 	if c.JSON {
 		out = terminal.Piped(env.Stdout)
@@ -69,7 +71,7 @@ func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
 	c.warnUnpulled(ctx, env, nc, job.ID().Tenant)
 	options := client.Options{Queue: c.Queue, Traceparent: env.Getenv("TRACEPARENT")}
 	if !c.Wait {
-		return app.ExitOK, publish(ctx, nc, job, options, out)
+		return app.ExitOK, publish(ctx, publisher, job, options, out)
 	}
 	options.OnOutcome = func(s *client.Outcome) {
 		if out.Terminal() {
@@ -78,7 +80,7 @@ func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
 		}
 		out.Line("%s", s.Raw)
 	}
-	result, err := await(ctx, nc, job, options, out)
+	result, err := await(ctx, publisher, job, options, out)
 	switch {
 	case err != nil && errors.Is(context.Cause(ctx), errTimedOut):
 		return exitTimedOut, fmt.Errorf("no end of %s within %s (--timeout); it goes on without this command", job.ID(), c.Timeout)
@@ -115,11 +117,7 @@ func (c *submitCommand) warnUnpulled(ctx context.Context, env app.Env, nc *nats.
 }
 
 // publish submits the job and prints where it is.
-func publish(ctx context.Context, nc *nats.Conn, job *client.Prepared, o client.Options, out *terminal.Printer) error {
-	c, err := client.New(nc)
-	if err != nil {
-		return err
-	}
+func publish(ctx context.Context, c *client.Client, job *client.Prepared, o client.Options, out *terminal.Printer) error {
 	receipt, err := c.Publish(ctx, job, o)
 	if err != nil {
 		return err
@@ -133,11 +131,7 @@ func publish(ctx context.Context, nc *nats.Conn, job *client.Prepared, o client.
 }
 
 // await submits the job and waits for its answer; out shows meanwhile what is being waited for.
-func await(ctx context.Context, nc *nats.Conn, job *client.Prepared, o client.Options, out *terminal.Printer) (*client.Result, error) {
-	c, err := client.New(nc)
-	if err != nil {
-		return nil, err
-	}
+func await(ctx context.Context, c *client.Client, job *client.Prepared, o client.Options, out *terminal.Printer) (*client.Result, error) {
 	ended, shown := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(shown)

@@ -25,6 +25,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -53,18 +54,35 @@ var (
 // must be closed, and never changes the connection.
 type Client struct {
 	nc      *nats.Conn
+	api     bus.API
 	js      jetstream.JetStream
 	denials sync.Map // what the user may not, by kind and tenant: asked once, so that the server's log is not full of it
 }
 
+// Option says where the streams are, if it is not the JetStream of the connection's own account and server.
+type Option func(*Client)
+
+// Domain names the JetStream domain that has the streams: that of the hub, for a connection to a leaf node. In the subjects
+// of permissions $JS.<domain>.API then stands for $JS.API.
+func Domain(name string) Option { return func(c *Client) { c.api.Domain = name } }
+
+// APIPrefix names what the connection's account imports another account's $JS.API as, without a dot at its end. In the
+// subjects of permissions it then stands for $JS.API.
+func APIPrefix(subject string) Option { return func(c *Client) { c.api.Prefix = subject } }
+
 // New makes a client of a connection, which stays the caller's: its reconnect policy, its handlers, its Close. Connect with
 // nats.MaxReconnects(-1), or a server that is away for two minutes ends the connection for good.
-func New(nc *nats.Conn) (*Client, error) {
-	js, err := jetstream.New(nc)
-	if err != nil {
+// The error is of an option that cannot be meant: a name that is no part of a subject, or both Domain and APIPrefix.
+func New(nc *nats.Conn, options ...Option) (*Client, error) {
+	c := &Client{nc: nc}
+	for _, set := range options {
+		set(c)
+	}
+	var err error
+	if c.js, err = c.api.JetStream(nc); err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	return &Client{nc: nc, js: js}, nil
+	return c, nil
 }
 
 // checkRun refuses names that would reach other subjects than one run's.

@@ -46,7 +46,7 @@ func install() (*installation, error) {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	server, err := app.StartEmbedded("127.0.0.1:0", filepath.Join(dir, "nats"))
+	server, err := app.StartEmbedded("127.0.0.1:0", filepath.Join(dir, "nats"), "")
 	if err != nil {
 		return nil, err
 	}

@@ -264,7 +264,7 @@ func (w *Watch) consume(ctx context.Context) error {
 	name := inbox[strings.LastIndexByte(inbox, '.')+1:] // random
 	ctx, cancel := context.WithTimeout(ctx, createWithin)
 	defer cancel()
-	ctx, stop := w.c.unlessDenied(ctx, "$JS.API.CONSUMER.CREATE."+bus.ResultsStream+"."+name+"."+w.subject, inbox)
+	ctx, stop := w.c.unlessDenied(ctx, w.c.api.Subject("CONSUMER.CREATE."+bus.ResultsStream+"."+name+"."+w.subject), inbox)
 	defer stop()
 	config := jetstream.ConsumerConfig{
 		Name: name, FilterSubject: w.subject, DeliverSubject: inbox, DeliverPolicy: jetstream.DeliverAllPolicy,
@@ -337,7 +337,7 @@ func (w *Watch) last(ctx context.Context) (out []*nats.Msg) {
 func (w *Watch) direct(ctx context.Context, subject string) (*nats.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, createWithin)
 	defer cancel()
-	subject = "$JS.API.DIRECT.GET." + bus.ResultsStream + "." + subject
+	subject = w.c.api.Subject("DIRECT.GET." + bus.ResultsStream + "." + subject)
 	ctx, stop := w.c.unlessDenied(ctx, subject)
 	defer stop()
 	m, err := w.c.nc.RequestWithContext(ctx, subject, nil)

@@ -92,8 +92,13 @@ func call(t *testing.T, nc *nats.Conn, verb, tenant, request string) map[string]
 // TestTheFlowsNeedNoMoreThanTheirPermissions runs every kind of end and every operator call as the users of
 // accounts.conf: none is refused anything.
 func TestTheFlowsNeedNoMoreThanTheirPermissions(t *testing.T) {
-	n := startShipped(t)
-	f := n.fleet(t, toolConfig(t))
+	flows(t, startShipped(t))
+}
+
+// flows runs them with these flags more.
+func flows(t *testing.T, n *natsServer, more ...string) {
+	t.Helper()
+	f := n.fleet(t, toolConfig(t), more...)
 	t.Cleanup(func() {
 		f.executor.stop()
 		f.reconciler.stop()
