@@ -68,7 +68,7 @@ func (c *Conn) last(ctx context.Context, stream, subject string) (*storedMessage
 // direct asks the direct API of a stream for one message; ErrNotFound if it is not there. Any replica answers, and it may be
 // behind. of is the stream, or stream and subject.
 func (c *Conn) direct(ctx context.Context, of string, ask []byte) (*storedMessage, error) {
-	p := c.ask(&nats.Msg{Subject: c.opts.API.Subject("DIRECT.GET." + of), Data: ask})
+	p := c.ask("DIRECT.GET."+of, ask)
 	defer p.close()
 	for {
 		reply, err := p.await(ctx)
@@ -140,7 +140,7 @@ func (c *Conn) api(ctx context.Context, request string, ask, answer any) error {
 			return err
 		}
 	}
-	p := c.ask(&nats.Msg{Subject: c.opts.API.Subject(request), Data: body})
+	p := c.ask(request, body)
 	defer p.close()
 	for {
 		reply, err := p.await(ctx)

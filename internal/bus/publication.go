@@ -54,9 +54,9 @@ func (c *Conn) publish(msg *nats.Msg) *publication {
 	return (&publication{conn: c, msg: msg, began: time.Now()}).start()
 }
 
-// ask sends msg, which stores nothing. The caller awaits and closes the publication.
-func (c *Conn) ask(msg *nats.Msg) *publication {
-	return (&publication{conn: c, msg: msg, question: true}).start()
+// ask sends a request of the JetStream API, for example DIRECT.GET.AGENTRUN_RUNS. The caller awaits and closes the publication.
+func (c *Conn) ask(request string, body []byte) *publication {
+	return (&publication{conn: c, msg: &nats.Msg{Subject: c.opts.API.Subject(request), Data: body}, question: true}).start()
 }
 
 func (p *publication) start() *publication {

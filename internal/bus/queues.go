@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -93,7 +92,7 @@ func (c *Conn) consumed(ctx context.Context) (map[string]int64, error) {
 			Total     int            `json:"total"`
 			Consumers []consumerFact `json:"consumers"`
 		}
-		if err := c.api(ctx, "$JS.API.CONSUMER.LIST."+JobsStream, ask, &page); err != nil {
+		if err := c.api(ctx, "CONSUMER.LIST."+JobsStream, ask, &page); err != nil {
 			return nil, fmt.Errorf("consumers of %s: %w", JobsStream, err)
 		}
 		for _, f := range page.Consumers {
@@ -127,7 +126,7 @@ func (c *Conn) listStrays(ctx context.Context, d *Depths) error {
 			Subjects map[string]int64 `json:"subjects"`
 		} `json:"state"`
 	}
-	if err := c.api(ctx, "$JS.API.STREAM.INFO."+JobsStream, ask, &info); err != nil {
+	if err := c.api(ctx, "STREAM.INFO."+JobsStream, ask, &info); err != nil {
 		return fmt.Errorf("subjects of %s: %w", JobsStream, err)
 	}
 	strays := map[string]int64{}
@@ -186,7 +185,7 @@ func (c *Conn) jobAt(ctx context.Context, seq uint64) (subject string, err error
 	if err != nil {
 		return "", err
 	}
-	m, err := c.direct(ctx, &nats.Msg{Subject: "$JS.API.DIRECT.GET." + JobsStream, Data: ask})
+	m, err := c.direct(ctx, JobsStream, ask)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return "", nil
@@ -206,7 +205,7 @@ func (c *Conn) lieIn(ctx context.Context, queue string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	p := c.ask(&nats.Msg{Subject: "$JS.API.DIRECT.GET." + JobsStream, Data: ask})
+	p := c.ask("DIRECT.GET."+JobsStream, ask)
 	defer p.close()
 	m, err := p.await(ctx)
 	switch {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/terminal"
 	"github.com/agentrun/executor/pkg/client"
@@ -68,7 +70,7 @@ func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
 	if c.JSON {
 		out = terminal.Piped(env.Stdout)
 	}
-	c.warnUnpulled(ctx, env, nc, job.ID().Tenant)
+	c.warnUnpulled(ctx, env, nc, publisher, job.ID().Tenant)
 	options := client.Options{Queue: c.Queue, Traceparent: env.Getenv("TRACEPARENT")}
 	if !c.Wait {
 		return app.ExitOK, publish(ctx, publisher, job, options, out)
@@ -98,20 +100,16 @@ const pulledWithin = 300 * time.Millisecond
 // warnUnpulled asks whether an executor takes the queue's jobs, and says so where none does. A server where nobody answers,
 // or where this user may not ask, is no reason to say anything. It comes before the job, not beside it: of several requests
 // that are refused at once, the connection remembers one.
-func (c *submitCommand) warnUnpulled(ctx context.Context, env app.Env, nc *nats.Conn, tenant string) {
+func (c *submitCommand) warnUnpulled(ctx context.Context, env app.Env, nc *nats.Conn, publisher *client.Client, tenant string) {
 	question := `"agentrun.op.queues.get.` + tenant + `"`
 	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		if !strings.Contains(err.Error(), question) {
 			fmt.Fprintln(env.Stderr, "executor submit:", err)
 		}
 	})
-	asker, err := client.New(nc)
-	if err != nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, pulledWithin)
 	defer cancel()
-	if pulled, err := asker.Pulled(ctx, tenant, c.Queue); err == nil && !pulled {
+	if pulled, err := publisher.Pulled(ctx, tenant, c.Queue); err == nil && !pulled {
 		fmt.Fprintf(env.Stderr, "executor submit: warning: no executor takes jobs of queue %s: this one waits until one does (executor serve --queues %s)\n", c.Queue, c.Queue)
 	}
 }
