@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"time"
 
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/connector"
@@ -45,6 +46,14 @@ func (t *live) Lookup(ctx context.Context, id run.ID, l *run.Lookup, trace strin
 		return t.lookup(ctx, tool, id, l, c), true
 	}
 	return tool.Looker.Lookup(ctx, c), true
+}
+
+func (t *live) ReadyWithin(name string) time.Duration {
+	tool, ok := t.get(name)
+	if !ok {
+		return 0
+	}
+	return tool.ReadyWithin
 }
 
 func (t *live) Limits(name string) worker.Limits {

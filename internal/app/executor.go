@@ -34,6 +34,7 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	if err != nil {
 		return err
 	}
+	kinds.watch(p)
 	p.warn(warnings)
 	// The journal comes before anything that two processes could share: a second one on it is refused at once.
 	j, err := journal.Open(JournalPath(c.Data), journal.Options{Retention: c.RunRetention, OnCommit: observeJournal(p.observer)})
@@ -125,6 +126,7 @@ func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
 	if err != nil {
 		return err
 	}
+	kinds.watch(p)
 	j, err := journal.Open(JournalPath(c.Data), journal.Options{Retention: c.RunRetention})
 	if err != nil {
 		return err

@@ -40,6 +40,11 @@ func (k *kinds) close() {
 	k.http.Close()
 }
 
+// watch has the process told of its MCP servers, also of what they have done already.
+func (k *kinds) watch(p *process) {
+	k.mcp.Watch(mcptool.Watch{Log: p.log, Stray: p.observer.StrayLine})
+}
+
 // use gives the NATS tools the process's own connection.
 func (k *kinds) use(conn natstool.Conn) { k.nats.Use(conn) }
 

@@ -28,6 +28,7 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	if err != nil {
 		return err
 	}
+	kinds.watch(p)
 	p.warn(warnings)
 	if err := p.listen(c.HTTP); err != nil {
 		return err

@@ -23,6 +23,7 @@ type Observer struct {
 	codes    *names
 	queues   *names // that executors take
 	strays   *names // that only publishers know
+	servers  *names
 
 	outcomes     *prometheus.CounterVec
 	calls        *prometheus.CounterVec
@@ -36,6 +37,7 @@ type Observer struct {
 	inFlight     prometheus.Gauge
 	commit       prometheus.Histogram
 	refusals     *prometheus.CounterVec
+	strayLines   *prometheus.CounterVec
 	waiting      *replaced
 	unpulled     *replaced
 	used         *prometheus.GaugeVec
@@ -65,7 +67,7 @@ const (
 // keep their names as labels whatever names jobs bring.
 func New(role Role, tools ...string) *Observer {
 	o := &Observer{
-		registry: prometheus.NewRegistry(), tools: newNames(tools...), owners: newNames(), codes: newNames(), queues: newNames(), strays: newNames(),
+		registry: prometheus.NewRegistry(), tools: newNames(tools...), owners: newNames(), codes: newNames(), queues: newNames(), strays: newNames(), servers: newNames(),
 	}
 	o.outcomes = counters("outcomes_total", "Outcomes stored, each once in the fleet, by scope (step or run), outcome and reason.", "scope", "outcome", "reason_code")
 	o.calls = counters("tool_calls_total", "Dispatches of tools, retries included; code is ok or the code of the failure.", "tool", "effect", "code")
@@ -79,13 +81,14 @@ func New(role Role, tools ...string) *Observer {
 	o.inFlight = gauge("runs_in_flight", "Runs that this process works on at this moment.")
 	o.commit = prometheus.NewHistogram(histogram("journal_commit_seconds", "How long a commit of the journal took, its fsync included.", fast))
 	o.refusals = counters("refusals_total", "Jobs, steps and calls that were refused.", "code")
+	o.strayLines = counters("mcp_stray_lines_total", "Lines of the standard output of an MCP server that are no JSON-RPC and were skipped.", "server")
 	o.retryLate = prometheus.NewHistogram(histogram("retry_late_seconds", "From when an attempt that waited was due until it was sent.", slow))
 	o.clockJumps = counters("clock_jumps_total", "Times that the NATS server's clock was found set by a second or more, forward or back.", "direction")
 	for _, direction := range []string{"forward", "back"} {
 		o.clockJumps.WithLabelValues(direction) // from zero on, so that the first one shows
 	}
 	o.registry.MustRegister(
-		o.retryLate, o.clockJumps, o.outcomes, o.calls, o.callSeconds, o.resolved, o.settle, o.prevented, o.escalations, o.letters, o.slowed, o.inFlight, o.commit, o.refusals,
+		o.retryLate, o.clockJumps, o.outcomes, o.calls, o.callSeconds, o.resolved, o.settle, o.prevented, o.escalations, o.letters, o.slowed, o.inFlight, o.commit, o.refusals, o.strayLines,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	o.auditOverdue = gauge("audit_runs_overdue", "Runs that should have moved on and did not. Zero unless something is broken.")
@@ -196,6 +199,11 @@ func (o *Observer) JournalCommit(took time.Duration) { o.commit.Observe(took.Sec
 
 // Refusal counts a job, a step or an operator call that was refused.
 func (o *Observer) Refusal(code string) { o.refusals.WithLabelValues(o.codes.label(code)).Inc() }
+
+// StrayLine counts a line of an MCP server's standard output that is no JSON-RPC.
+func (o *Observer) StrayLine(server string) {
+	o.strayLines.WithLabelValues(o.servers.label(server)).Inc()
+}
 
 // Room is how full the places are that an executor needs. Ratios are from 0 to 1.
 type Room struct {

@@ -32,6 +32,7 @@ func everything(o *Observer) {
 	o.RunsInFlight(1)
 	o.JournalCommit(time.Millisecond)
 	o.Refusal("STEP_CONFLICT")
+	o.StrayLine("billing")
 	o.Breaker("get_invoice", true)
 	o.Room(Room{Runs: 0.1, JournalFree: 0.9})
 	o.Queues([]Queue{{Name: "default", Waiting: 3}}, 0)

@@ -244,7 +244,7 @@ func (rc *Reconciler) verify(ctx context.Context, e *entry, h *record.Handle, du
 				if limit <= 0 {
 					limit = tool.Timeout
 				}
-				lctx, cancel := context.WithTimeout(ctx, limit)
+				lctx, cancel := context.WithTimeout(ctx, limit+rc.Tools.ReadyWithin(l.Tool))
 				v.answer, v.known = rc.Tools.Lookup(lctx, id, l, trace)
 				v.answer.Seen.SentAt, v.answer.Seen.AnsweredAt = v.start, rc.Records.Now()
 				if ref, err := rc.Records.Offload(lctx, id, l.Step, l.Dispatch, v.answer.Result, nil); err == nil && ref != nil {

@@ -20,6 +20,8 @@ type Tools interface {
 	run.Tools
 	// Lookup asks what became of a dispatch; ok is false if this process has no lookup for the tool.
 	Lookup(ctx context.Context, id run.ID, l *run.Lookup, trace string) (answer envelope.Lookup, ok bool)
+	// ReadyWithin is how long a lookup for the tool may take, at most, before its own time begins.
+	ReadyWithin(tool string) time.Duration
 }
 
 // Kind says what a watch reports.

@@ -256,6 +256,8 @@ func (b toolbox) Call(ctx context.Context, d *run.Dispatch, info worker.CallInfo
 	return c.reply
 }
 
+func (toolbox) ReadyWithin(string) time.Duration { return 0 }
+
 func (b toolbox) Lookup(ctx context.Context, id run.ID, l *run.Lookup, _ string) (envelope.Lookup, bool) {
 	w := b.p.w
 	if l.Tool == "remote" && !b.executes {

@@ -53,14 +53,15 @@ func newBench(t *testing.T, early, wide time.Duration) *bench {
 	return b
 }
 
-func (b *bench) Lower() time.Time          { return time.Now().Add(-b.early) }
-func (b *bench) Upper() time.Time          { return time.Now().Add(b.wide) }
-func (b *bench) Current() (string, bool)   { return "the store", true }
-func (b *bench) Vanished(string)           {}
-func (b *bench) Sent()                     {}
-func (b *bench) Hint(string, run.ID) error { return nil }
-func (b *bench) Limits(string) Limits      { return Limits{} }
-func (b *bench) say(what string)           { b.mu.Lock(); b.said = append(b.said, what); b.mu.Unlock() }
+func (b *bench) Lower() time.Time                 { return time.Now().Add(-b.early) }
+func (b *bench) Upper() time.Time                 { return time.Now().Add(b.wide) }
+func (b *bench) Current() (string, bool)          { return "the store", true }
+func (b *bench) Vanished(string)                  {}
+func (b *bench) Sent()                            {}
+func (b *bench) Hint(string, run.ID) error        { return nil }
+func (b *bench) Limits(string) Limits             { return Limits{} }
+func (b *bench) ReadyWithin(string) time.Duration { return 0 }
+func (b *bench) say(what string)                  { b.mu.Lock(); b.said = append(b.said, what); b.mu.Unlock() }
 
 func (b *bench) heard() []string { b.mu.Lock(); defer b.mu.Unlock(); return slices.Clone(b.said) }
 

@@ -15,7 +15,7 @@ import (
 type call struct {
 	dispatch *run.Dispatch
 	cancel   context.CancelFunc
-	renews   bool // its timeout does not fit into the lease
+	renews   bool // its timeout, with what comes before, does not fit into the lease
 	gate     *gate
 	entry    chan struct{}
 }
@@ -76,7 +76,7 @@ func (l *loop) leaseLeft() time.Duration { return time.Duration(l.until.Load()) 
 func (l *loop) launch(d *run.Dispatch) {
 	g := l.grants[d.Step]
 	delete(l.grants, d.Step)
-	limit := d.Timeout
+	limit := d.Timeout + l.w.Tools.ReadyWithin(d.Tool)
 	c := &call{dispatch: d, renews: limit >= l.leaseLeft()}
 	if g != nil {
 		c.gate, c.entry = g.gate, g.entry
@@ -191,7 +191,7 @@ func (l *loop) verify(ctx context.Context, r *run.Run, due envelope.Time) error 
 		if limit <= 0 {
 			limit = tool.Timeout
 		}
-		lctx, cancel := context.WithTimeout(l.w.ctx, limit)
+		lctx, cancel := context.WithTimeout(l.w.ctx, limit+l.w.Tools.ReadyWithin(lk.Tool))
 		l.calls[lk.Dispatch] = &call{dispatch: &run.Dispatch{ID: lk.Dispatch, Step: lk.Step, Tool: lk.Tool, Effect: envelope.Write}, cancel: cancel}
 		trace := r.Trace
 		go func() {

@@ -134,6 +134,8 @@ func (w *world) Lookup(context.Context, run.ID, *run.Lookup, string) (envelope.L
 }
 func (w *world) Limits(string) Limits { return Limits{} }
 
+func (w *world) ReadyWithin(string) time.Duration { return 0 }
+
 type quiet struct{}
 
 func (quiet) Hint(string, run.ID) error                                      { return nil }

@@ -13,8 +13,9 @@ import (
 // noTools is a config whose reload has taken every tool away.
 type noTools struct{ Tools }
 
-func (noTools) Tool(string) (*run.Tool, bool) { return nil, false }
-func (noTools) Limits(string) Limits          { return Limits{} }
+func (noTools) Tool(string) (*run.Tool, bool)    { return nil, false }
+func (noTools) Limits(string) Limits             { return Limits{} }
+func (noTools) ReadyWithin(string) time.Duration { return 0 }
 func (noTools) Call(context.Context, *run.Dispatch, CallInfo) envelope.Reply {
 	return envelope.Reply{NotSent: true, Row: envelope.RowFor(envelope.CodeUnknownTool, envelope.Write)}
 }

@@ -34,12 +34,14 @@ type Journal interface {
 // Tools are the tools of the config. Safe for concurrent use.
 type Tools interface {
 	run.Tools
-	// Call makes at most one request and returns its end; ctx bounds it.
+	// Call makes at most one request and returns its end; ctx bounds it, and the tool's timeout from when the request can leave.
 	Call(ctx context.Context, d *run.Dispatch, info CallInfo) envelope.Reply
 	// Lookup asks what became of a dispatch; ok is false if this process has no lookup for the tool.
 	Lookup(ctx context.Context, id run.ID, l *run.Lookup, trace string) (answer envelope.Lookup, ok bool)
 	// Limits are the tool's own limits on this executor.
 	Limits(tool string) Limits
+	// ReadyWithin is how long a call or a lookup of the tool may take, at most, before its own time begins.
+	ReadyWithin(tool string) time.Duration
 }
 
 // CallInfo is what a call needs besides its dispatch.

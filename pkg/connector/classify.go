@@ -54,8 +54,8 @@ type caller struct {
 	timeout    time.Duration
 }
 
-// Call implements Caller: one dispatch, classified. It never panics and never returns later than the tool's timeout by
-// more than the classification takes.
+// Call implements Caller: one dispatch, classified. It never panics and never returns later than its transport takes to be
+// ready and the tool's timeout after it, by more than the classification does.
 func (t *caller) Call(ctx context.Context, call *Call) (reply envelope.Reply) {
 	c := t.classifier
 	sent := false
@@ -78,6 +78,9 @@ func (t *caller) Call(ctx context.Context, call *Call) (reply envelope.Reply) {
 	r := &Request{Call: call, ArgValues: args, Effect: c.effect, BodyMax: c.resultMax}
 	if c.envelope {
 		r.BodyMax += envelopeBytes
+	}
+	if !ready(ctx, t.transport) {
+		return c.classify(&Response{Failure: NotSent}, r)
 	}
 	ctx, cancel := within(ctx, t.timeout)
 	defer cancel()

@@ -56,12 +56,14 @@ func Compile(spec Spec, kinds ...Kind) (*Tool, error) {
 	t := &Tool{
 		Tool: policy(&spec, c, input, transport), Kind: kind,
 		Caller:      &caller{transport: transport, classifier: c, timeout: spec.Timeout},
-		Concurrency: spec.Concurrency, Rate: spec.Rate,
+		Concurrency: spec.Concurrency, Rate: spec.Rate, ReadyWithin: readyWithin(transport),
 	}
 	if v := spec.Verify; v != nil {
-		if t.Looker, err = newLooker(&spec, c, kinds); err != nil {
+		looker, err := newLooker(&spec, c, kinds)
+		if err != nil {
 			return nil, err
 		}
+		t.Looker, t.ReadyWithin = looker, max(t.ReadyWithin, readyWithin(looker.transport))
 		t.Verify = &run.Verify{
 			Window: v.ConsistencyWindow, HasWindow: v.HasWindow, MaxAttempts: v.MaxAttempts, Always: v.Always, Timeout: v.Timeout,
 		}

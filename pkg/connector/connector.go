@@ -45,6 +45,8 @@ type Tool struct {
 	Looker      Looker
 	Concurrency int // calls at once per executor; 0: no limit
 	Rate        *Rate
+	// ReadyWithin is how long a call or a lookup may take, at most, before its own time begins: what it needs is made then.
+	ReadyWithin time.Duration
 }
 
 // Rate limits how often a tool is called.

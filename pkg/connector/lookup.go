@@ -71,6 +71,9 @@ func (l *looker) Lookup(ctx context.Context, call *Call) (found envelope.Lookup)
 	if _, ok := l.transport.CheckArgs(args); !ok {
 		return undecided
 	}
+	if !ready(ctx, l.transport) {
+		return undecided
+	}
 	ctx, cancel := within(ctx, l.timeout)
 	defer cancel()
 	r := &Request{Call: call, ArgValues: args, Effect: envelope.Read, Lookup: true, BodyMax: lookupBodyMax}

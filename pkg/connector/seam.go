@@ -52,6 +52,28 @@ type Outliving interface {
 	Outlives() bool
 }
 
+// Readied is a Transport that needs something before a request can leave, a session with its server for one. A call's own
+// time begins when it is there.
+type Readied interface {
+	// Ready returns true when it is there, and false when it cannot be had or ctx is done. Nothing of a request leaves.
+	Ready(ctx context.Context) bool
+	// ReadyWithin bounds Ready.
+	ReadyWithin() time.Duration
+}
+
+// ready reports whether a request can leave now.
+func ready(ctx context.Context, t Transport) bool {
+	r, is := t.(Readied)
+	return !is || r.Ready(ctx)
+}
+
+func readyWithin(t Transport) time.Duration {
+	if r, is := t.(Readied); is {
+		return r.ReadyWithin()
+	}
+	return 0
+}
+
 // Request is one call or lookup on its way to the far side.
 type Request struct {
 	*Call

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -37,6 +38,19 @@ type tool struct {
 
 // Outlives implements connector.Outliving.
 func (t *tool) Outlives() bool { return len(t.server.spec.Command) > 0 && !child.Contained }
+
+// Ready implements connector.Readied: a call needs a session.
+func (t *tool) Ready(ctx context.Context) bool {
+	s, err := t.server.acquire(ctx)
+	if err != nil {
+		return false
+	}
+	s.release()
+	return true
+}
+
+// ReadyWithin implements connector.Readied.
+func (t *tool) ReadyWithin() time.Duration { return t.server.patience.whole() }
 
 // CheckArgs implements connector.Transport: any object is arguments.
 func (*tool) CheckArgs(map[string]any) (string, bool) { return "", true }

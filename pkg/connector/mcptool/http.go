@@ -70,6 +70,7 @@ func (c *client) RoundTrip(req *http.Request) (*http.Response, error) {
 		out.Leave, out.Stayed = d.leave, d.stayed
 	}
 	resp, err := c.pool.Send(req.Context(), out)
+	meet(req.Context(), resp, err)
 	switch {
 	case err != nil && d != nil:
 		d.fail(silence(req.Context()))

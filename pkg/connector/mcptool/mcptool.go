@@ -2,7 +2,6 @@ package mcptool
 
 import (
 	"context"
-	"fmt"
 	"reflect"
 	"sync"
 
@@ -11,16 +10,31 @@ import (
 )
 
 // Kind makes MCP tools. It talks to no server before the first call, or the first List.
-type Kind struct{ servers map[string]*server }
+type Kind struct {
+	servers  map[string]*server
+	desk     *desk
+	patience patience
+	listens  bool
+}
 
 // New returns the kind for these servers, by name.
-func New(servers map[string]connector.MCPServerSpec) *Kind {
-	k := &Kind{servers: make(map[string]*server, len(servers))}
+func New(servers map[string]connector.MCPServerSpec) *Kind { return newKind(servers, patient, false) }
+
+// NewListening returns a kind that also listens to the standard error of the servers that it starts, for Trouble: for a
+// person who looks for what is wrong, never for a process whose words are kept.
+func NewListening() *Kind { return newKind(nil, patient, true) }
+
+func newKind(servers map[string]connector.MCPServerSpec, p patience, listens bool) *Kind {
+	k := &Kind{servers: make(map[string]*server, len(servers)), desk: &desk{}, patience: p, listens: listens}
 	for name, spec := range servers {
-		k.servers[name] = newServer(spec)
+		k.servers[name] = k.newServer(name, spec)
 	}
 	return k
 }
+
+// Watch has w told of what these servers do, and those of all kinds that Next makes; also of what they have done already.
+// Call it once.
+func (k *Kind) Watch(w Watch) { k.desk.listen(&w) }
 
 // Close ends every session and every server that was started.
 func (k *Kind) Close() {
@@ -50,34 +64,52 @@ func (k *Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
 	return &tool{server: k.servers[s.Server], name: s.Tool, effect: p.Effect, hasOutput: p.HasOutput || p.Lookup}, nil
 }
 
-// List asks a server which tools it offers, in its order. The errors may hold the server's text.
+// List asks a server which tools it offers, in its order. An error is a *Trouble, if it is not that of ctx.
 func (k *Kind) List(ctx context.Context, name string) ([]*Offer, error) {
 	s := k.servers[name]
 	if s == nil {
-		return nil, fmt.Errorf("mcp: no server is named %s", name)
+		return nil, &Trouble{Cause: "mcp_servers has none of this name"}
 	}
 	session, err := s.acquire(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("mcp: server %s: %w", name, err)
+		return nil, err
 	}
 	defer session.release()
 	offers, err := session.list(withDispatch(ctx, nil))
-	if err != nil {
-		return nil, fmt.Errorf("mcp: server %s: %w", name, err)
+	if err != nil && ctx.Err() == nil {
+		return nil, session.listTrouble(err)
 	}
-	return offers, nil
+	return offers, err
+}
+
+// Seen is what has been seen of a server beside what it was asked for.
+type Seen struct {
+	Discover string // what came of server/discover, if it does not know it
+	Strays   int    // lines of its standard output that were no JSON-RPC
+}
+
+// Seen returns what has been seen of a server so far.
+func (k *Kind) Seen(name string) Seen {
+	s := k.servers[name]
+	if s == nil {
+		return Seen{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Seen{Discover: s.found, Strays: s.strays}
 }
 
 // Next is the kind for another version of the config. A server whose description is the same is shared, session and all.
 // Of the two kinds one is left behind, by Leave.
 func (k *Kind) Next(servers map[string]connector.MCPServerSpec) *Kind {
-	next := &Kind{servers: make(map[string]*server, len(servers))}
+	next := newKind(nil, k.patience, k.listens)
+	next.desk = k.desk
 	for name, spec := range servers {
 		if old := k.servers[name]; old != nil && reflect.DeepEqual(old.spec, spec) {
 			next.servers[name] = old
 			continue
 		}
-		next.servers[name] = newServer(spec)
+		next.servers[name] = next.newServer(name, spec)
 	}
 	return next
 }

@@ -58,7 +58,7 @@ func (s *session) list(ctx context.Context) ([]*Offer, error) {
 		if raw == nil {
 			// Nothing went over the wire: the SDK had it.
 			if err != nil {
-				return nil, err
+				return nil, d.listTrouble(err)
 			}
 			if raw, err = json.Marshal(page); err != nil {
 				return nil, err
@@ -69,17 +69,28 @@ func (s *session) list(ctx context.Context) ([]*Offer, error) {
 			return nil, err
 		}
 		if out = append(out, offers...); len(out) > offersMax {
-			return nil, fmt.Errorf("more than %d tools", offersMax)
+			return nil, &Trouble{Cause: fmt.Sprintf("it has more than %d tools", offersMax)}
 		}
 		if next == "" || next == params.Cursor {
 			return out, nil
 		}
 		params = &mcp.ListToolsParams{Cursor: next}
 	}
-	return nil, fmt.Errorf("more than %d pages of tools", pagesMax)
+	return nil, &Trouble{Cause: fmt.Sprintf("the list of its tools has more than %d pages", pagesMax)}
 }
 
-var errList = errors.New("the list of tools cannot be read")
+var errList = &Trouble{Cause: "the list of its tools cannot be read"}
+
+// listTrouble says how tools/list failed, if the server has said it.
+func (d *dispatch) listTrouble(err error) error {
+	switch {
+	case d.fault != nil:
+		return &Trouble{Cause: fmt.Sprintf("it refuses tools/list with JSON-RPC error %d", d.fault.Code)}
+	case d.status != 0:
+		return &Trouble{Cause: fmt.Sprintf("it answers tools/list with status %d", d.status)}
+	}
+	return err
+}
 
 func decodeOffers(raw json.RawMessage) (out []*Offer, next string, err error) {
 	if envelope.CheckJSON(raw, envelope.Bounds{}) != nil {
@@ -171,7 +182,7 @@ func (s *session) offer(name string) *Offer {
 	if !s.reading && !s.retired && time.Since(s.read) > offerAge {
 		s.reading = true
 		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+			ctx, cancel := context.WithTimeout(context.Background(), listTimeout)
 			defer cancel()
 			s.readOffers(ctx)
 		}()

@@ -30,15 +30,16 @@ type peer struct {
 
 	stdio, events, structured bool
 
-	mu      sync.Mutex
-	script  connectortest.Script
-	tools   string                                      // what tools/list says
-	list    func(m message) string                      // wins over tools if set
-	handle  func(w http.ResponseWriter, m message) bool // of tools/call; wins over script if it returns true
-	refuse  func(w http.ResponseWriter, m message)      // answers what names an unknown session; nil: sessions are not used
-	session string
-	methods []string // as they arrived
-	open    map[net.Conn]bool
+	mu       sync.Mutex
+	script   connectortest.Script
+	tools    string                                      // what tools/list says
+	list     func(m message) string                      // wins over tools if set
+	handle   func(w http.ResponseWriter, m message) bool // of tools/call; wins over script if it returns true
+	discover func(w http.ResponseWriter, r *http.Request, m message)
+	refuse   func(w http.ResponseWriter, m message) // answers what names an unknown session; nil: sessions are not used
+	session  string
+	methods  []string // as they arrived
+	open     map[net.Conn]bool
 }
 
 type message struct {
@@ -169,6 +170,8 @@ func (p *peer) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case len(m.ID) == 0:
 		w.WriteHeader(http.StatusAccepted)
+	case m.Method == "server/discover" && p.discover != nil:
+		p.discover(w, r, m)
 	case m.Method == "initialize":
 		answer(w, m, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"peer","version":"1"}}`)
 	case m.Method == "tools/list" && list != nil:

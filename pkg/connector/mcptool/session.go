@@ -3,7 +3,6 @@ package mcptool
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -15,8 +14,8 @@ import (
 )
 
 const (
-	// connectTimeout bounds the start of a session: a server that npx has to download first takes its time.
-	connectTimeout = time.Minute
+	// listTimeout bounds the reading of a server's tools beside the calls.
+	listTimeout = time.Minute
 	// pingPatience is how long a server that let a call run out of time has to answer a ping.
 	pingPatience = 5 * time.Second
 	// offerAge is how old the list of a server's tools may be before it is read again, beside the calls.
@@ -33,11 +32,18 @@ var errClosed = errors.New("closed")
 
 // server is one of mcp_servers, with the session that is used for calls.
 type server struct {
-	spec   connector.MCPServerSpec
-	client *client // nil for stdio
+	name     string
+	spec     connector.MCPServerSpec
+	client   *client // nil for stdio
+	desk     *desk
+	patience patience
+	listens  bool // to the standard error of a server of ours
 
 	mu         sync.Mutex
 	closed     bool
+	old        bool   // it does not know server/discover
+	found      string // what came of asking it
+	strays     int    // lines that were no JSON-RPC
 	live       *session
 	connecting *connecting
 	sessions   map[*session]bool // those that have not ended
@@ -67,8 +73,8 @@ type session struct {
 	reading bool
 }
 
-func newServer(spec connector.MCPServerSpec) *server {
-	s := &server{spec: spec, sessions: make(map[*session]bool)}
+func (k *Kind) newServer(name string, spec connector.MCPServerSpec) *server {
+	s := &server{name: name, spec: spec, desk: k.desk, patience: k.patience, listens: k.listens, sessions: make(map[*session]bool)}
 	if spec.URL != "" {
 		s.client = newClient(spec.Headers)
 	}
@@ -90,7 +96,7 @@ func (s *server) acquire(ctx context.Context) (*session, error) {
 	if c == nil {
 		c = &connecting{done: make(chan struct{})}
 		// The attempt is everyone's, so it does not end with the call that began it.
-		connectCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+		connectCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.patience.whole())
 		c.cancel = cancel
 		s.connecting = c
 		go s.connect(withDispatch(connectCtx, nil), c)
@@ -125,48 +131,6 @@ func (s *server) connect(ctx context.Context, c *connecting) {
 		}
 	}
 	close(c.done)
-}
-
-// begin makes a session and asks what the server offers.
-func (s *server) begin(ctx context.Context) (*session, error) {
-	t := &transport{serial: s.client == nil}
-	if t.serial {
-		t.open = openStdio(s.spec)
-	} else {
-		t.open = s.client.open(s.spec.URL)
-	}
-	out := &session{server: s, ended: make(chan struct{}), finished: make(chan struct{})}
-	c := mcp.NewClient(&mcp.Implementation{Name: "agentrun", Version: "1"}, &mcp.ClientOptions{
-		Capabilities:   &mcp.ClientCapabilities{},
-		MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true}, // a second round would be a second tools/call
-		Logger:         slog.New(slog.DiscardHandler),
-		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {
-			out.outdate()
-		},
-	})
-	// The SDK's Connect can wait for an answer longer than ctx lives.
-	stop := context.AfterFunc(ctx, func() {
-		if w := t.connected(); w != nil {
-			w.sever()
-		}
-	})
-	defer stop()
-	var err error
-	if out.ClientSession, err = c.Connect(ctx, t, nil); err != nil {
-		if w := t.connected(); w != nil {
-			w.sever()
-			_ = w.Close()
-		}
-		return nil, err
-	}
-	out.wire = t.connected()
-	go func() {
-		_ = out.Wait()
-		close(out.ended)
-		out.retire()
-	}()
-	out.readOffers(ctx)
-	return out, nil
 }
 
 // use counts a call in; false if the session takes no more.

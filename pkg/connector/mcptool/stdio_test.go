@@ -37,8 +37,13 @@ func flawed(flaw string) int {
 		return 1
 	case "never begins":
 		select {}
+	case "dies with a word":
+		fmt.Fprintln(os.Stderr, "\x1b[31mno license\x1b[0m\nfor this host")
+		return 7
 	case "logs to standard output":
-		fmt.Println("server is starting")
+		fmt.Println("server is starting\n\n{\"level\":\"info\"}")
+	case "is no server":
+		fmt.Println("usage: billing FILE")
 	}
 	in := bufio.NewReader(os.Stdin)
 	for {
@@ -51,6 +56,25 @@ func flawed(flaw string) int {
 			return 1
 		}
 		fmt.Fprintln(log, m.Method)
+		switch {
+		case flaw == "is no server":
+			continue
+		case m.Method != "server/discover":
+		case flaw == "ignores discover":
+			continue
+		case flaw == "ends at discover":
+			return 3
+		case flaw == "hangs at discover":
+			select {}
+		case flaw == "refuses discover and ends":
+			fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32602,\"message\":\"no\"}}\n", m.ID)
+			return 0
+		}
+		if flaw == "logs before its answers" && len(m.ID) > 0 {
+			for _, line := range stray {
+				fmt.Println(line)
+			}
+		}
 		if answerFlawed(flaw, &m) {
 			continue
 		}
@@ -75,6 +99,12 @@ func flawed(flaw string) int {
 			}
 		}
 	}
+}
+
+// stray is what ends up among the messages of servers that people have.
+var stray = []string{
+	"s3cr3t [info] connected", `{"level":"info","msg":"s3cr3t"}`, "null", "42", "[]", `["s3cr3t"]`, `{"jsonrpc":"2.0"}`, `{"jsonrpc":"1.0","id":1,"result":{}}`,
+	"\x1b[2J", strings.Repeat("s3cr3t ", 40_000), `{"jsonrpc":"2.0","id":2,"resul`, "\xff\xfe",
 }
 
 // answerFlawed answers what is not the flaw.
@@ -105,16 +135,26 @@ func answerFlawed(flaw string, m *message) bool {
 }
 
 type flawedServer struct {
+	flaw string
 	kind *mcptool.Kind
 	log  string
 }
 
+// probe is for how long it is asked whether it knows server/discover: long, unless that is waited for.
+func (s *flawedServer) probe() time.Duration {
+	switch s.flaw {
+	case "ignores discover", "hangs at discover", "is no server":
+		return 500 * time.Millisecond
+	}
+	return 10 * time.Second
+}
+
 func newFlawed(t *testing.T, flaw string) *flawedServer {
 	t.Helper()
-	s := &flawedServer{log: filepath.Join(t.TempDir(), "log")}
-	s.kind = mcptool.New(map[string]connector.MCPServerSpec{"billing": {
+	s := &flawedServer{flaw: flaw, log: filepath.Join(t.TempDir(), "log")}
+	s.kind = mcptool.NewImpatient(map[string]connector.MCPServerSpec{"billing": {
 		Command: []string{os.Args[0]}, Env: map[string]string{flawVariable: flaw, logVariable: s.log, "GORACE": quickExit},
-	}})
+	}}, s.probe(), 2*s.probe(), 20*time.Second, true)
 	t.Cleanup(s.kind.Close)
 	return s
 }
@@ -171,10 +211,13 @@ func gone(t *testing.T, pid int) {
 }
 
 func TestServerThatNeverBegins(t *testing.T) {
-	t.Parallel() // it waits
-	for _, flaw := range []string{"dies at once", "never begins", "logs to standard output"} {
+	for _, flaw := range []string{"dies at once", "never begins"} {
 		t.Run(flaw, func(t *testing.T) {
 			s := newFlawed(t, flaw)
+			s.kind = mcptool.NewImpatient(map[string]connector.MCPServerSpec{"billing": {
+				Command: []string{os.Args[0]}, Env: map[string]string{flawVariable: flaw, logVariable: s.log, "GORACE": quickExit},
+			}}, 50*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond, false)
+			t.Cleanup(s.kind.Close)
 			for range 2 {
 				if got := s.call(t, 500*time.Millisecond, `{}`); !got.NotSent || got.Row.Code != envelope.CodeUpstreamUnavailable {
 					t.Fatalf("got %+v", got)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -19,9 +20,11 @@ var nothingMore = json.RawMessage(`{"content":[]}`)
 // wire is the SDK's connection to a server, with the requests that we follow picked out.
 type wire struct {
 	mcp.Connection
-	serial bool // one message at a time, and the pipe is the place where it leaves (stdio)
+	serial bool   // one message at a time, and the pipe is the place where it leaves (stdio)
+	probe  *probe // nil: the session does not begin with server/discover
 
 	writing chan struct{} // holds one token while serial
+	refusal atomic.Int64  // the code of the last error that the server answered with, but to the probe
 
 	mu       sync.Mutex
 	waiting  map[jsonrpc.ID]*dispatch
@@ -40,6 +43,7 @@ type incoming struct {
 type transport struct {
 	open   func(ctx context.Context) (mcp.Connection, error)
 	serial bool
+	probe  *probe
 
 	mu   sync.Mutex
 	wire *wire // once connected
@@ -58,7 +62,7 @@ func (t *transport) Connect(ctx context.Context) (mcp.Connection, error) {
 		return nil, err
 	}
 	w := &wire{
-		Connection: c, serial: t.serial, writing: make(chan struct{}, 1), waiting: make(map[jsonrpc.ID]*dispatch),
+		Connection: c, serial: t.serial, probe: t.probe, writing: make(chan struct{}, 1), waiting: make(map[jsonrpc.ID]*dispatch),
 		injected: make(chan jsonrpc.Message, 1), incoming: make(chan incoming), gone: make(chan struct{}),
 	}
 	w.sever = sync.OnceFunc(func() { close(w.gone) })
@@ -99,6 +103,9 @@ func (w *wire) Read(ctx context.Context) (jsonrpc.Message, error) {
 		return m, nil
 	case in := <-w.incoming:
 		if r, ok := in.message.(*jsonrpc.Response); ok && in.err == nil {
+			if fault, ok := errors.AsType[*jsonrpc.Error](r.Error); (w.probe == nil || !w.probe.answered(r)) && ok {
+				w.refusal.Store(fault.Code)
+			}
 			return w.received(r), nil
 		}
 		return in.message, in.err
@@ -123,6 +130,9 @@ func (w *wire) received(r *jsonrpc.Response) *jsonrpc.Response {
 
 // Write implements mcp.Connection.
 func (w *wire) Write(ctx context.Context, m jsonrpc.Message) error {
+	if r, ok := m.(*jsonrpc.Request); ok && r.Method == methodDiscover && w.probe != nil {
+		return w.ask(ctx, r)
+	}
 	d := dispatchOf(ctx)
 	if r, ok := m.(*jsonrpc.Request); d != nil && (!ok || !r.IsCall() || r.Method != d.method) {
 		// A message about the request, its cancellation for one: not the request itself.
@@ -143,6 +153,11 @@ func (w *wire) Write(ctx context.Context, m jsonrpc.Message) error {
 		}
 		ctx = context.WithValue(ctx, idKey{}, json.RawMessage(b))
 	}
+	return w.write(ctx, m, d)
+}
+
+// write hands a message to the connection. d is nil unless it is a request that we follow.
+func (w *wire) write(ctx context.Context, m jsonrpc.Message, d *dispatch) error {
 	if !w.serial {
 		return w.Connection.Write(ctx, m)
 	}

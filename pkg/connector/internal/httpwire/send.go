@@ -3,6 +3,7 @@ package httpwire
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -12,7 +13,8 @@ import (
 	"sync/atomic"
 )
 
-// ErrNotSent is of a request of which provably nothing has left the process. After any other error it may have.
+// ErrNotSent is of a request of which provably nothing has left the process; it may wrap why there is no connection. After any
+// other error something may have left.
 var ErrNotSent = errors.New("httpwire: not sent")
 
 // Request is one request.
@@ -88,7 +90,7 @@ func (p *Pool) Send(ctx context.Context, r *Request) (*http.Response, error) {
 	for {
 		c, reused, err := p.get(ctx, at, via)
 		if err != nil {
-			return nil, ErrNotSent
+			return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
 		}
 		resp, dead, err := p.exchange(ctx, r, c, request)
 		if dead && reused && ctx.Err() == nil {
