@@ -61,6 +61,7 @@ type doctor struct {
 	ExecutorConfig
 	findings []Finding
 	mu       sync.Mutex
+	file     *config.File  // nil: it cannot be read
 	known    journal.Known // what the journal remembers of the store; zero: it cannot be read now
 	refused  []string      // what the server said about permissions
 }
@@ -123,6 +124,7 @@ func (d *doctor) tools(ctx context.Context) {
 		d.find("config", Ill, "executor check --config "+d.Config+" names each fault with its line", "%s cannot be used", d.Config)
 		return
 	}
+	d.file = file
 	d.find("config", Well, "", "%s has %d tools", d.Config, len(file.Tools))
 	dialed := map[string]bool{}
 	dial := func(name string, kind connector.KindSpec) {
@@ -207,6 +209,7 @@ func (d *doctor) server(ctx context.Context, monitor string) {
 	d.generation(ctx, nc, js)
 	d.consumers(ctx, js)
 	d.queues(ctx, nc)
+	d.executors(ctx, nc)
 	d.ahead(ctx, nc)
 	d.permissions(ctx, nc)
 }
@@ -334,7 +337,7 @@ func (d *doctor) permissions(ctx context.Context, nc *nats.Conn) {
 	}
 	d.mu.Lock()
 	for _, text := range d.refused {
-		if !strings.Contains(text, "doctor") && !strings.Contains(text, queuesSubject) { // those are named already
+		if !strings.Contains(text, "doctor") && !strings.Contains(text, queuesSubject) && !strings.Contains(text, bus.HintSubject(rosterHint)) { // those are named already
 			missing = append(missing, text)
 		}
 	}

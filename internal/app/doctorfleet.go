@@ -1,10 +1,12 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -69,4 +71,69 @@ func askQueues(ctx context.Context, nc *nats.Conn) (*operator.QueuesReply, error
 			return nil, errors.New(refusal.Message)
 		}
 	}
+}
+
+// executors lists those that live, with what each works by, and says where those of one queue differ. The file of this
+// executor is held against theirs: it may have been changed and not be loaded.
+func (d *doctor) executors(ctx context.Context, nc *nats.Conn) {
+	all, err := askExecutors(ctx, nc)
+	if err != nil {
+		d.find("executors", Doubtful, "let this user publish and subscribe to "+bus.HintSubject(rosterHint)+" (deploy/nats/accounts.conf)", "which there are cannot be learned: %v", err)
+		return
+	}
+	if len(all) == 0 {
+		d.find("executors", Well, "", "none runs")
+		return
+	}
+	for _, e := range all {
+		d.find("executor "+e.ID, Well, "", "version %s, config %s, %d tools, queues %s", cmp.Or(e.Version, "not told"), cmp.Or(e.Config, "not told"),
+			len(e.Tools), strings.Join(e.Queues, ", "))
+	}
+	if d.file != nil {
+		own := d.file.Digests()
+		all = append(all, offer{ID: "the file " + d.Config, Queues: d.Queues, Config: own.File, Parts: own.Parts})
+	}
+	found := differences(all)
+	for _, line := range found {
+		d.find("configs", Doubtful, "give each the same file and reload it (SIGHUP); executors that differ on purpose are better given queues of their own", "%s", line)
+	}
+	if len(found) == 0 {
+		d.find("configs", Well, "", "executors of one queue work by one config")
+	}
+}
+
+// answersWithin is how long executors have to answer a doctor.
+const answersWithin = 500 * time.Millisecond
+
+// askExecutors asks all executors what they have.
+func askExecutors(ctx context.Context, nc *nats.Conn) ([]offer, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	subject := bus.HintSubject(rosterHint)
+	fleet := newOnlooker(func(data []byte) error { return nc.Publish(subject, data) })
+	sub, err := nc.SubscribeSync(subject)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	fleet.ask()
+	if err := nc.FlushWithContext(ctx); err != nil {
+		return nil, err
+	}
+	if last := nc.LastError(); last != nil && strings.Contains(last.Error(), subject) {
+		return nil, last
+	}
+	ctx, cancel = context.WithTimeout(ctx, answersWithin)
+	defer cancel()
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			break
+		}
+		fleet.told(m.Data)
+	}
+	if heard, _ := fleet.hears(); !heard {
+		return nil, errors.New("the question was not heard")
+	}
+	return fleet.living(), nil
 }

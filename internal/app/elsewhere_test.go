@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -27,7 +28,7 @@ func TestToolsThatOnlyOneExecutorHas(t *testing.T) {
 		}
 		return file
 	}
-	s.executor("w1", "--config", config("w1", "pay", "both"))
+	w1 := s.executor("w1", "--config", config("w1", "pay", "both"))
 	s.executor("w2", "--config", config("w2", "tell", "both"))
 	for range 4 { // each says what it has, and answers the other
 		if _, err := told.NextMsg(10 * time.Second); err != nil {
@@ -44,6 +45,9 @@ func TestToolsThatOnlyOneExecutorHas(t *testing.T) {
 		if o := s.end("acme", fmt.Sprintf("good-%d", i), 1); o.Outcome != "ok" {
 			t.Errorf("good-%d ended %s: %s", i, o.Outcome, o.Reason)
 		}
+	}
+	if metrics := w1.page(t, "/metrics"); !strings.Contains(metrics, `agentrun_passed_on_total{tool="tell"}`) || strings.Contains(metrics, `agentrun_passed_on_total{tool="both"}`) {
+		t.Error("that runs wait for the other executor is not in the metrics")
 	}
 	before := s.count("POST /both")
 	if before != runs || s.count("POST /pay") != runs || s.count("POST /tell") != runs {

@@ -86,7 +86,11 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	go store.Run(ctx)
 	name := uuid.NewString()
 	own := func() offer {
-		return offer{Name: name, ID: c.ID, Version: strings.TrimSpace(Version("")), Queues: c.Queues, Tools: tools.box().Registry.Names()}
+		d := tools.digests()
+		return offer{
+			Name: name, ID: c.ID, Version: strings.TrimSpace(Version("")), Config: d.File, Parts: d.Parts,
+			Queues: c.Queues, Tools: tools.box().Registry.Names(),
+		}
 	}
 	others := newRoster(own, func(data []byte) error { return conn.Tell(rosterHint, data) }, tools.unknownToolGrace)
 	w.Elsewhere = others.has
@@ -94,8 +98,10 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	p.onDraining = others.leave
 	fleet := greet(ctx, conn, name, p.log, w.Sharing, w.Refresh)
 	tools.executors = fleet.executors
+	p.observer.Config(tools.digests().File)
 	go tools.follow(ctx, &c.Process, p.log, func() {
 		w.Refresh()
+		p.observer.Config(tools.digests().File)
 		_ = others.announce() // and again soon, should it be lost
 	}, kinds)
 	return p.work(ctx, &c, conn, j, w, store, fleet)

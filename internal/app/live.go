@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentrun/executor/internal/config"
 	"github.com/agentrun/executor/internal/fair"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/trace"
@@ -25,6 +26,7 @@ type live struct {
 type loaded struct {
 	box     *Toolbox
 	secrets [][]byte
+	digests config.Digests
 }
 
 func newLive(box *Toolbox) *live {
@@ -34,10 +36,12 @@ func newLive(box *Toolbox) *live {
 }
 
 func (t *live) put(box *Toolbox) {
-	t.current.Store(&loaded{box: box, secrets: record.Redactions(box.File.Secrets)})
+	t.current.Store(&loaded{box: box, secrets: record.Redactions(box.File.Secrets), digests: box.File.Digests()})
 }
 
 func (t *live) box() *Toolbox { return t.current.Load().box }
+
+func (t *live) digests() config.Digests { return t.current.Load().digests }
 
 func (t *live) secrets() [][]byte { return t.current.Load().secrets }
 

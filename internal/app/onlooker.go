@@ -209,4 +209,5 @@ func (q queues) once(ctx context.Context, p *process, said map[string]bool) {
 		}
 	}
 	p.observer.Queues(shown, unnamed)
+	p.observer.Configs(configsByQueue(q.fleet.living()))
 }

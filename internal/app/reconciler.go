@@ -50,7 +50,8 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	kinds.use(conn.NATS())
 	tools := newLive(box)
 	defer p.traced(ctx, "agentrun-reconciler", &c.Process, tools)()
-	go tools.follow(ctx, &c.Process, p.log, func() {}, kinds)
+	p.observer.Config(tools.digests().File)
+	go tools.follow(ctx, &c.Process, p.log, func() { p.observer.Config(tools.digests().File) }, kinds)
 	lines, err := p.watchQueues(ctx, conn)
 	if err != nil {
 		return err

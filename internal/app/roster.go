@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/bus"
 )
@@ -27,13 +30,16 @@ const (
 
 // offer is what an executor has.
 type offer struct {
-	Name    string   `json:"name"` // of the process, drawn at random
-	ID      string   `json:"id,omitempty"`
-	Version string   `json:"version,omitempty"`
-	Queues  []string `json:"queues"`
-	Tools   []string `json:"tools"`
-	Gone    bool     `json:"gone,omitempty"` // it drains, and pulls nothing any more
-	Asks    bool     `json:"asks,omitempty"` // no executor: it wants to hear of all, and is forgotten at once
+	Name    string `json:"name"` // of the process, drawn at random
+	ID      string `json:"id,omitempty"`
+	Version string `json:"version,omitempty"`
+	// Config and Parts are the digests of its config file; Parts is left out where the message would be too large.
+	Config string            `json:"config,omitempty"`
+	Parts  map[string]string `json:"parts,omitempty"`
+	Queues []string          `json:"queues"`
+	Tools  []string          `json:"tools"`
+	Gone   bool              `json:"gone,omitempty"` // it drains, and pulls nothing any more
+	Asks   bool              `json:"asks,omitempty"` // no executor: it wants to hear of all, and is forgotten at once
 }
 
 // roster is what the other executors have. Safe for concurrent use.
@@ -96,7 +102,13 @@ func (r *roster) announce() error {
 	if err != nil {
 		return err
 	}
-	return r.tell(data)
+	if err = r.tell(data); errors.Is(err, nats.ErrMaxPayload) && o.Parts != nil {
+		o.Parts = nil
+		if data, err = json.Marshal(o); err == nil {
+			err = r.tell(data)
+		}
+	}
+	return err
 }
 
 // leave tells the others that this one pulls nothing any more.

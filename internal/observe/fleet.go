@@ -32,6 +32,22 @@ func (o *Observer) Queues(queues []Queue, unnamed int64) {
 	o.unpulled.replace(unpulled)
 }
 
+// Config shows which config this process works by.
+func (o *Observer) Config(digest string) { o.config.replace(map[string]float64{digest: 1}) }
+
+// Configs shows how many different configs the executors of each queue have.
+func (o *Observer) Configs(byQueue map[string]int) {
+	values := map[string]float64{}
+	for queue, n := range byQueue {
+		label := o.queues.label(queue)
+		values[label] = max(values[label], float64(n))
+	}
+	o.configs.replace(values)
+}
+
+// PassedOn counts that a run was given back for another executor, because that one has the tool and this one does not.
+func (o *Observer) PassedOn(tool string) { o.passedOn.WithLabelValues(o.tools.label(tool)).Inc() }
+
 // queueLabel keeps names that only publishers know from taking the places of those that executors have.
 func (o *Observer) queueLabel(q Queue) string {
 	if q.Pulled || o.queues.known(q.Name) {

@@ -27,6 +27,13 @@ func TestQueuesAreShownByName(t *testing.T) {
 	shown(`unpulled{queue="default"} 3`, `waiting{queue="defualt"} 2`, `waiting{queue="other"} 4`, `unpulled{queue="other"} 4`,
 		`!unpulled{queue="defualt"}`, `!waiting{queue="gone"}`)
 
+	o.Config("a")
+	o.Config("b")
+	o.Configs(map[string]int{"default": 2, "slow": 1})
+	if body := scrape(t, o); strings.Contains(body, `digest="a"`) || !strings.Contains(body, `agentrun_config_info{digest="b"} 1`) || !strings.Contains(body, `agentrun_fleet_configs{queue="default"} 2`) {
+		t.Error("configs are not shown as they are now")
+	}
+
 	var invented []Queue
 	for i := range 2 * labelCap {
 		invented = append(invented, Queue{fmt.Sprintf("invented-%d", i), 1, false})

@@ -40,6 +40,9 @@ type Observer struct {
 	strayLines   *prometheus.CounterVec
 	waiting      *replaced
 	unpulled     *replaced
+	config       *replaced
+	configs      *replaced
+	passedOn     *prometheus.CounterVec
 	used         *prometheus.GaugeVec
 	journalFree  prometheus.Gauge
 	retryLate    prometheus.Histogram
@@ -114,12 +117,15 @@ func New(role Role, tools ...string) *Observer {
 		o.storeFault.WithLabelValues(fault).Set(0)
 	}
 	o.registry.MustRegister(o.storeFault)
+	o.config = newReplaced("config_info", "1 for the config that this process works by; the digest is the same where config files say the same.", "digest")
+	o.configs = newReplaced("fleet_configs", "How many different configs the living executors of a queue have.", "queue")
+	o.passedOn = counters("passed_on_total", "Runs given back every half second while another executor has the next step's tool and this one does not.", "tool")
 	if role != Reconciler {
-		o.registry.MustRegister(o.used, o.journalFree)
+		o.registry.MustRegister(o.used, o.journalFree, o.passedOn)
 	}
-	o.registry.MustRegister(o.waiting)
+	o.registry.MustRegister(o.waiting, o.config)
 	if role != Executor {
-		o.registry.MustRegister(o.unpulled, o.auditOverdue, o.auditOK, o.auditBudget, o.auditOwner, o.auditBroken)
+		o.registry.MustRegister(o.unpulled, o.configs, o.auditOverdue, o.auditOK, o.auditBudget, o.auditOwner, o.auditBroken)
 	}
 	return o
 }

@@ -35,6 +35,9 @@ func everything(o *Observer) {
 	o.StrayLine("billing")
 	o.Breaker("get_invoice", true)
 	o.Room(Room{Runs: 0.1, JournalFree: 0.9})
+	o.Config("0123456789ab")
+	o.Configs(map[string]int{"default": 1})
+	o.PassedOn("apply_credit")
 	o.Queues([]Queue{{Name: "default", Waiting: 3}}, 0)
 	o.Audited(Audit{})
 }

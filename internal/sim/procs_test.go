@@ -80,6 +80,7 @@ func (blind) LettersOpen(string, string, int)                                {}
 func (blind) ForgetLetters()                                                 {}
 func (blind) Breaker(string, bool)                                           {}
 func (blind) RetryLate(time.Duration)                                        {}
+func (blind) PassedOn(string)                                                {}
 
 // executor is a machine with a journal and, one after another, the lives of a worker.
 type executor struct {

@@ -202,6 +202,7 @@ func (unseen) Refusal(string)                                                 {}
 func (unseen) DuplicatePrevented(string)                                      {}
 func (unseen) Breaker(string, bool)                                           {}
 func (unseen) RetryLate(time.Duration)                                        {}
+func (unseen) PassedOn(string)                                                {}
 func (unseen) BlockFor(string, string, string)                                {}
 func (unseen) ClearFor(string, string)                                        {}
 

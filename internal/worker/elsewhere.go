@@ -36,6 +36,7 @@ func (l *loop) away(r *run.Run, s *run.Step, now envelope.Time) bool {
 		l.w.Log.Warn("another executor has the tool and this one does not: the run waits for that one", "tenant", l.id.Tenant, "run_id", l.id.Run,
 			"step", s.Name, "tool", s.Tool, "trace_id", l.traceID())
 	}
+	l.w.Observe.PassedOn(s.Tool)
 	l.passes = true
 	return true
 }

@@ -151,6 +151,7 @@ func (quiet) Refusal(string)                                                 {}
 func (quiet) DuplicatePrevented(string)                                      {}
 func (quiet) Breaker(string, bool)                                           {}
 func (quiet) RetryLate(time.Duration)                                        {}
+func (quiet) PassedOn(string)                                                {}
 func (quiet) BlockFor(string, string, string)                                {}
 func (quiet) ClearFor(string, string)                                        {}
 

@@ -25,6 +25,7 @@ type deaf struct{ Observer }
 func (deaf) ToolCall(string, envelope.Effect, envelope.Code, time.Duration) {}
 func (deaf) Breaker(string, bool)                                           {}
 func (deaf) RetryLate(time.Duration)                                        {}
+func (deaf) PassedOn(string)                                                {}
 
 type wallClock struct{}
 

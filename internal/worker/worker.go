@@ -122,6 +122,8 @@ type Observer interface {
 	Breaker(tool string, open bool)
 	// RetryLate is told how long after its time an attempt that waited leaves.
 	RetryLate(late time.Duration)
+	// PassedOn is told each time that a run is given back for another executor, which has the tool.
+	PassedOn(tool string)
 }
 
 // Ready says whether the process can do its work. Runs meet the same trouble side by side: the process is not ready while

@@ -55,7 +55,7 @@ func TestTheDoctorFindsNothingWhereAllIsWell(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	for _, check := range []string{"config", "tool apply_credit", "journal", "nats", "max payload", "health", "sync", "clock", "AGENTRUN_RUNS", "AGENTRUN_JOBS", "queue default", "queues", "fairness", "permissions"} {
+	for _, check := range []string{"config", "tool apply_credit", "journal", "nats", "max payload", "health", "sync", "clock", "AGENTRUN_RUNS", "AGENTRUN_JOBS", "queue default", "queues", "executor executor", "configs", "fairness", "permissions"} {
 		if _, ok := found[check]; !ok {
 			t.Errorf("%s was not checked", check)
 		}
@@ -163,6 +163,7 @@ func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
 		"AGENTRUN_DEADLETTERS": {app.Doubtful, "not there yet"},
 		"fairness":             {app.Doubtful, "first come, first served"},
 		"queues":               {app.Doubtful, "no reconciler answers"},
+		"executors":            {app.Well, "none runs"},
 	} {
 		if f := found[check]; f.Health != want.health || !strings.Contains(f.Found, want.text) {
 			t.Errorf("%s: %+v, wanted %s, %q", check, f, want.health, want.text)
@@ -174,6 +175,9 @@ func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
 	}
 	if f := found["queues"]; f.Health != app.Doubtful || !strings.Contains(strings.ToLower(f.Found), "violation") || strings.Contains(found["permissions"].Found, "queues.list") {
 		t.Errorf("who may not ask: %+v", f)
+	}
+	if f := found["executors"]; f.Health != app.Doubtful || !strings.Contains(strings.ToLower(f.Found), "violation") || strings.Contains(found["permissions"].Found, "hint") {
+		t.Errorf("who may not hear executors: %+v", f)
 	}
 	if f := found["sync"]; f.Health != app.Doubtful {
 		t.Errorf("without --monitor: %+v", f)
