@@ -47,7 +47,7 @@ func (d *decoder) tool(p *pair, f *File) *connector.Spec {
 	s.Timeout = o.duration("timeout", defaultTimeout, time.Millisecond, durationMost)
 	s.InputSchema, s.OutputSchema, s.ErrorSchema = o.schema("input_schema"), o.schema("output_schema"), o.schema("error_schema")
 	s.EvidenceRef = o.text("evidence_ref", "")
-	s.Errors = d.rules(o, s.Effect)
+	s.Errors = d.rules(o, "errors", s.Effect, "commit_state", "retry_after")
 	s.SafeDetails = o.textMap("safe_details", "names to CEL expressions", d.safeDetail)
 	s.Response = o.choice("response", "", "envelope")
 	s.Verify = d.verify(o, f, s)
@@ -99,7 +99,7 @@ func (d *decoder) verify(tool *object, f *File, s *connector.Spec) *connector.Ve
 	if p == nil {
 		return nil
 	}
-	o := d.object(p, tool.sub("verify"), "http", "nats", "mcp", "command", "committed", "not_committed", "disputed", "result",
+	o := d.object(p, tool.sub("verify"), "http", "nats", "mcp", "command", "committed", "not_committed", "disputed", "pending", "failed", "result",
 		"evidence_ref", "consistency_window", "timeout", "max_attempts", "always")
 	if o == nil {
 		return nil
@@ -108,6 +108,7 @@ func (d *decoder) verify(tool *object, f *File, s *connector.Spec) *connector.Ve
 	v := &connector.VerifySpec{
 		Kind:      d.kind(o, f, true),
 		Committed: o.text("committed", ""), NotCommitted: o.text("not_committed", ""), Disputed: o.text("disputed", ""),
+		Pending: o.text("pending", ""), Failed: d.rules(o, "failed", envelope.Write),
 		Result: o.text("result", ""), EvidenceRef: o.text("evidence_ref", ""),
 		// The key's presence is what counts: 0s says that the lookup sees every write at once.
 		HasWindow: o.get("consistency_window") != nil, ConsistencyWindow: o.duration("consistency_window", 0, 0, 30*24*time.Hour),
@@ -132,19 +133,20 @@ func namesOperation(h *connector.HTTPSpec, expressions ...string) bool {
 	})
 }
 
-func (d *decoder) rules(tool *object, effect envelope.Effect) []connector.Rule {
-	p := tool.get("errors")
+// rules reads a list of conditions with the code that each stands for. more are the keys that a rule may have beside these.
+func (d *decoder) rules(of *object, key string, effect envelope.Effect, more ...string) []connector.Rule {
+	p := of.get(key)
 	if p == nil {
 		return nil
 	}
-	path := tool.sub("errors")
+	path, keys := of.sub(key), append([]string{"when", "code", "category"}, more...)
 	if p.value.kind != sequenceNode {
-		d.fail(p.value, "%s must be a list of rules {when, code, category, commit_state, retry_after}, not %s", path, p.value.describe())
+		d.fail(p.value, "%s must be a list of rules {%s}, not %s", path, strings.Join(keys, ", "), p.value.describe())
 		return nil
 	}
 	var out []connector.Rule
 	for i, n := range p.value.items {
-		o := d.object(&pair{place: n.place, value: n}, path+index(i), "when", "code", "category", "commit_state", "retry_after")
+		o := d.object(&pair{place: n.place, value: n}, path+index(i), keys...)
 		if o == nil {
 			continue
 		}

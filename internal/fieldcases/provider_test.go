@@ -251,3 +251,10 @@ func (p *provider) twice() []string {
 	}
 	return out
 }
+
+// lookupAt is when the n-th lookup of all arrived, from 0.
+func (p *provider) lookupAt(n int) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lookups[n].At
+}

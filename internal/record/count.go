@@ -95,6 +95,8 @@ func (rs *Records) countSettled(h *Handle) {
 			verdict = "found"
 		case s.State == run.Held:
 			verdict = "escalated"
+		case s.State == run.Failed:
+			verdict = "failed"
 		}
 		rs.Observe.UnknownResolved(d.tool, verdict)
 		rs.Observe.SettleTime(rs.Now().Sub(d.since))

@@ -154,6 +154,7 @@ func (e *executor) drain() {
 	p, wk, pl := e.life, e.worker, e.puller
 	again := e.leaving == p
 	e.leaving = p
+	w.disturb() // the runs that it holds start nothing until its calls have ended
 	w.sayLocked("%s drains", e.name)
 	w.mu.Unlock()
 	if again {

@@ -17,6 +17,8 @@ type provider struct {
 	limits  map[string]worker.Limits
 	flights []*flight
 	spent   map[run.ID]int // requests that arrived, by run
+
+	refusesLookups int // of a thousand lookups, because it is asked too often
 }
 
 // conduct is what the provider does with one request.
@@ -28,6 +30,7 @@ type conduct struct {
 	answerIn time.Duration  //
 	reply    envelope.Reply //
 	late     bool           // cut off before it was done: it is done all the same, inside the window
+	job      time.Duration  // accepted as a job that takes so long, whatever becomes of its caller: it commits then, or has failed
 }
 
 // flight is one request that arrived.
@@ -41,6 +44,7 @@ type flight struct {
 	decided   bool // no commit can follow any more
 	committed bool
 	visible   time.Time // when lookups see it
+	failed    bool      // a job that was given up
 }
 
 func (f *flight) mayCommit() bool { return !f.decided }
@@ -70,6 +74,7 @@ func (v *provider) init(w *world) {
 		{Name: "keyed", Effect: envelope.Write, Timeout: 3 * time.Second, IdempotentFor: 20 * time.Second},
 		{Name: "none", Effect: envelope.Write, Timeout: 3 * time.Second},
 		{Name: "remote", Effect: envelope.Write, Timeout: 3 * time.Second, Verify: lookup()}, // only executors can look it up
+		{Name: "jobs", Effect: envelope.Write, Timeout: 3 * time.Second, Verify: lookup()},   // accepts, and works on it
 		{Name: "narrow", Effect: envelope.Write, Timeout: 3 * time.Second, Verify: lookup()},
 	} {
 		t.Retry, t.PoisonAfter = policy, 5
@@ -95,6 +100,10 @@ func (w *world) arrive(p *proc, id run.ID, d *run.Dispatch, c conduct) *flight {
 	w.flights = append(w.flights, f)
 	w.sayLocked("%s sends %s of %s (%s attempt %d): commits %v in %s, answers %v in %s", p.name, w.name(d.ID), id.Run, d.Step, d.Attempt,
 		c.commits, c.commitIn, c.answers, c.answerIn)
+	if c.job > 0 {
+		w.accept(f)
+		return f
+	}
 	if !c.commits {
 		f.decided = c.answers && !c.reply.NoReply // a refusal: nothing can follow; silence decides at the cut
 		return f
@@ -111,6 +120,23 @@ func (w *world) arrive(p *proc, id run.ID, d *run.Dispatch, c conduct) *flight {
 		}
 	})
 	return f
+}
+
+// accept takes a request as a job: lookups see it under way within the window, and later what it came to. w.mu is held.
+func (w *world) accept(f *flight) {
+	f.visible = time.Now().Add(w.dice.between("lag"+f.Ref, 0, window*9/10))
+	time.AfterFunc(f.job, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		f.decided = true
+		if f.commits {
+			f.committed = true
+			w.checkCommit(f)
+		} else {
+			f.failed = true
+		}
+		w.sayLocked("the job of %s is through: done %v", w.name(f.ID), f.committed)
+	})
 }
 
 // keptPromise: a tool that honours the key does not do the same operation twice.
@@ -166,7 +192,7 @@ func (w *world) cutOff(f *flight) {
 		return
 	}
 	f.cut = true
-	if f.decided {
+	if f.decided || f.job > 0 {
 		return
 	}
 	if !f.late {
@@ -249,7 +275,7 @@ func (b toolbox) Call(ctx context.Context, d *run.Dispatch, info worker.CallInfo
 	if c.reply.NoReply {
 		w.cutOff(fl)
 	} else {
-		fl.decided, fl.cut = true, true
+		fl.decided, fl.cut = fl.job == 0, true
 	}
 	w.mu.Unlock()
 	b.p.gate()
@@ -267,12 +293,7 @@ func (b toolbox) Lookup(ctx context.Context, id run.ID, l *run.Lookup, _ string)
 	err := b.p.do(ctx, "tool.verify", id.Run, reads, func() error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		out.Answer = envelope.Absent
-		for _, f := range w.flights {
-			if f.Ref == l.Ref && f.committed && !time.Now().Before(f.visible) {
-				out = envelope.Lookup{Answer: envelope.Found, Result: json.RawMessage(`{"id":"c"}`), EvidenceRef: string(f.Ref)}
-			}
-		}
+		out = w.lookedUp(l)
 		if st := w.runs[id]; st != nil {
 			w.isPrompt(id, lookupOf(l.Dispatch), st)
 		}
@@ -283,6 +304,28 @@ func (b toolbox) Lookup(ctx context.Context, id run.ID, l *run.Lookup, _ string)
 		return envelope.Lookup{Answer: envelope.Undecided}, true
 	}
 	return out, true
+}
+
+// lookedUp is what the provider says of an operation: what was done, else the last that it has of it. Now and then it does not
+// look, because it is asked too often. w.mu is held.
+func (w *world) lookedUp(l *run.Lookup) envelope.Lookup {
+	if w.dice.chance("limited"+l.Ref, w.refusesLookups) {
+		wait := w.dice.between("told"+l.Ref, 0, 4*time.Second)
+		return envelope.Lookup{Answer: envelope.Later, Row: envelope.RowFor(envelope.CodeUpstreamRateLimited, envelope.Read), RetryAfter: wait.Milliseconds()}
+	}
+	out := envelope.Lookup{Answer: envelope.Absent}
+	for _, f := range w.flights {
+		switch {
+		case f.Ref != l.Ref || time.Now().Before(f.visible):
+		case f.committed:
+			return envelope.Lookup{Answer: envelope.Found, Result: json.RawMessage(`{"id":"c"}`), EvidenceRef: string(f.Ref)}
+		case f.failed:
+			out = envelope.Lookup{Answer: envelope.Failed, Row: envelope.RowFor(envelope.CodeStateConflict, envelope.Write)}
+		case f.job > 0:
+			out = envelope.Lookup{Answer: envelope.Pending}
+		}
+	}
+	return out
 }
 
 // ledger is how often the operation of a step was really done.

@@ -49,6 +49,11 @@ func refused(c envelope.Code) conduct {
 	return conduct{answers: true, answerIn: 20 * time.Millisecond, reply: envelope.Reply{Row: envelope.RowFor(c, envelope.Read)}}
 }
 
+// accepted is a 202: the provider works on it, and that becomes something or nothing.
+func accepted(d *run.Dispatch, job time.Duration, commits bool) conduct {
+	return conduct{commits: commits, job: job, answers: true, answerIn: 20 * time.Millisecond, reply: envelope.Reply{Row: envelope.RowFor(envelope.CodeOutcomeUnknown, d.Effect)}}
+}
+
 // first gives the first request of a step that really arrives to fn, and lets the others succeed.
 func first(step string, fn func(d *run.Dispatch) conduct) func(*world, *run.Dispatch) conduct {
 	return func(w *world, d *run.Dispatch) conduct {
@@ -93,6 +98,14 @@ var scenarios = []scenario{
 		behave: first("s1", func(*run.Dispatch) conduct { return conduct{late: true} }),
 	},
 	{name: "no-lookup", jobs: []string{oneStep("none")}, behave: swift, ends: envelope.OK},
+	{
+		name: "accepted", jobs: []string{oneStep("jobs")}, ends: envelope.OK,
+		behave: first("s1", func(d *run.Dispatch) conduct { return accepted(d, 3*time.Second, true) }),
+	},
+	{
+		name: "accepted-failed", jobs: []string{oneStep("jobs")}, ends: envelope.Fatal,
+		behave: func(_ *world, d *run.Dispatch) conduct { return accepted(d, 3*time.Second, false) },
+	},
 	{
 		name: "executor-looks-up", jobs: []string{oneStep("remote")}, ends: envelope.OK,
 		behave: first("s1", func(*run.Dispatch) conduct { return conduct{} }),

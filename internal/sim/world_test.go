@@ -64,6 +64,11 @@ func TestWorld(t *testing.T) {
 			})
 		}
 	})
+	for _, a := range []envelope.Answer{envelope.Later, envelope.Pending, envelope.Failed} {
+		if n >= 50 && total.answers[a] == 0 {
+			t.Errorf("no lookup answers %s", a)
+		}
+	}
 	t.Logf("%d seeds from %d in %s: %s", n, first, time.Since(began).Round(time.Millisecond), &total)
 }
 
@@ -84,6 +89,7 @@ type tally struct {
 	failed                                                atomic.Bool
 	mu                                                    sync.Mutex
 	runs, calls, deaths, unknown, resolved, sends, prompt int
+	answers                                               map[envelope.Answer]int
 }
 
 func (a *tally) add(w *world) {
@@ -101,6 +107,10 @@ func (a *tally) add(w *world) {
 			a.deaths++
 		case strings.Contains(line, "looks "):
 			a.unknown++
+			if a.answers == nil {
+				a.answers = map[envelope.Answer]int{}
+			}
+			a.answers[envelope.Answer(line[strings.LastIndexByte(line, ' ')+1:])]++
 		case strings.Contains(line, "is recorded"):
 			a.resolved++
 		}
@@ -108,8 +118,8 @@ func (a *tally) add(w *world) {
 }
 
 func (a *tally) String() string {
-	return fmt.Sprintf("%d runs, %d seam calls, %d requests, %d deaths, %d lookups, %d calls of operators, %d things looked at for being prompt",
-		a.runs, a.calls, a.sends, a.deaths, a.unknown, a.resolved, a.prompt)
+	return fmt.Sprintf("%d runs, %d seam calls, %d requests, %d deaths, %d lookups (%v), %d calls of operators, %d things looked at for being prompt",
+		a.runs, a.calls, a.sends, a.deaths, a.unknown, a.answers, a.resolved, a.prompt)
 }
 
 // player plays one seed.
@@ -127,7 +137,7 @@ func playSeed(t testing.TB, seed uint64) *world {
 	w := newWorld(t, seed)
 	p := &player{world: w, seed: seed, jobs: map[run.ID][][]byte{}, closed: make(chan struct{})}
 	p.rate = []int{0, 4, 15, 40}[w.dice.n("rate", 4)]
-	w.plan, w.behave = p.mishap, p.conduct
+	w.plan, w.behave, w.refusesLookups = p.mishap, p.conduct, 150
 	w.ackWait = 2 * lease
 	for i := range 2 + w.dice.n("executors", 2) {
 		name := fmt.Sprintf("x%d", i+1)
@@ -186,6 +196,9 @@ func (p *player) conduct(d *run.Dispatch) conduct {
 	}
 	refuse := func(c envelope.Code) conduct {
 		return conduct{answers: true, answerIn: quick, reply: envelope.Reply{Row: envelope.RowFor(c, envelope.Read)}}
+	}
+	if d.Tool == "jobs" && p.dice.chance("accepts"+d.Ref, 700) {
+		return accepted(d, p.dice.between("job"+d.Ref, quick, 3*window), p.dice.chance("succeeds"+d.Ref, 600))
 	}
 	switch n := p.dice.n("conduct"+d.Ref, 22); {
 	case n < 7:
@@ -257,7 +270,7 @@ func (p *player) sleepUntil(at time.Duration) bool {
 	}
 }
 
-var mixOfTools = []string{"read", "slowread", "write", "write", "slow", "always", "blind", "keyed", "none", "narrow", "narrow", "remote", "remote"}
+var mixOfTools = []string{"read", "slowread", "write", "write", "slow", "always", "blind", "keyed", "none", "narrow", "narrow", "remote", "remote", "jobs", "jobs"}
 
 // draftJobs draws the jobs of a run.
 func (p *player) draftJobs(id run.ID) [][]byte {

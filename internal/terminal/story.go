@@ -234,13 +234,7 @@ func happened(e *run.HistoryView) (string, Style) {
 	case run.EventDispatch:
 		return dispatched(e, step, by)
 	case run.EventVerify:
-		switch e.CommitState {
-		case envelope.Committed:
-			return step + " was looked up" + by + ": it is there", Green
-		case envelope.NotCommitted:
-			return step + " was looked up" + by + ": it is not there", Yellow
-		}
-		return step + " was looked up" + by + ": no answer that decides " + string(e.Code), Yellow
+		return lookedUp(e, step, by)
 	case run.EventLost:
 		return step + ": its worker was lost", Yellow
 	case run.EventReport:
@@ -260,6 +254,30 @@ func happened(e *run.HistoryView) (string, Style) {
 		return text + by + why, Cyan
 	}
 	return strings.TrimSpace(strings.Join([]string{step, strings.ReplaceAll(e.Kind, "_", " "), string(e.Code), strings.TrimPrefix(by+why, " ")}, " ")), Plain
+}
+
+// lookedUp is a lookup as a sentence. One that had to wait stands for all that were told the same.
+func lookedUp(e *run.HistoryView, step, by string) (string, Style) {
+	text := step + " was looked up" + by + ": "
+	switch {
+	case e.CommitState == envelope.Committed:
+		return text + "it is there", Green
+	case e.CommitState == envelope.NotCommitted && e.Code == envelope.CodeVerifiedAbsent:
+		return text + "it is not there", Yellow
+	case e.CommitState == envelope.NotCommitted:
+		return text + "it was given up, " + string(e.Code) + ", nothing happened", Yellow
+	case e.Code == envelope.CodeVerificationUnavailable || e.Code == envelope.CodeOutcomeDisputed:
+		return text + "no answer that decides " + string(e.Code), Yellow
+	}
+	if e.Code == envelope.CodeOperationPending {
+		text += "it is under way"
+	} else {
+		text += "to be asked again later, " + string(e.Code)
+	}
+	if e.SentAt > e.StartedAt && e.StartedAt != 0 {
+		text += ", since " + e.StartedAt.Time().Format("15:04:05")
+	}
+	return text, Yellow
 }
 
 func dispatched(e *run.HistoryView, step, by string) (string, Style) {

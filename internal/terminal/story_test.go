@@ -46,6 +46,28 @@ func TestTheStoryOfAttempts(t *testing.T) {
 	}
 }
 
+// The story tells what a lookup waits for.
+func TestTheStoryOfLookups(t *testing.T) {
+	at := envelope.TimeOf(time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC))
+	for want, e := range map[string]run.HistoryView{
+		"a #1 was looked up by r1: it is under way, since 10:00:00 (HTTP 200; sent 10:05:00.000, answered after 120ms)": {Code: envelope.CodeOperationPending, CommitState: envelope.Unknown, HTTPStatus: 200},
+		"a #1 was looked up by r1: to be asked again later, UPSTREAM_RATE_LIMITED, since 10:00:00 (HTTP 429":            {Code: envelope.CodeUpstreamRateLimited, CommitState: envelope.Unknown, HTTPStatus: 429},
+		"a #1 was looked up by r1: it was given up, JOB_DIED, nothing happened":                                         {Code: "JOB_DIED", CommitState: envelope.NotCommitted},
+		"a #1 was looked up by r1: it is not there":                                                                     {Code: envelope.CodeVerifiedAbsent, CommitState: envelope.NotCommitted},
+		"a #1 was looked up by r1: no answer that decides VERIFICATION_UNAVAILABLE":                                     {Code: envelope.CodeVerificationUnavailable, CommitState: envelope.Unknown},
+		"a #1 was looked up by r1: it is there":                                                                         {CommitState: envelope.Committed},
+	} {
+		e.At, e.Kind, e.Step, e.Attempt, e.By = at, run.EventVerify, "a", 1, "r1"
+		e.StartedAt, e.SentAt, e.AnsweredAt = at, at.Add(5*time.Minute), at.Add(5*time.Minute+120*time.Millisecond)
+		var b bytes.Buffer
+		p := newPrinter(&b, false, env())
+		p.Story(&run.View{Tenant: "acme", RunID: "r", CreatedAt: at, UpdatedAt: at, History: []run.HistoryView{e}}, nil, at.Time(), 200)
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
+
 // What is printed can be typed as it stands: the replay of a run that a budget ended adds to it.
 func TestThePrintedReplayAddsBudget(t *testing.T) {
 	for _, c := range []struct {

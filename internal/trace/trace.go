@@ -120,8 +120,11 @@ func (s Span) Answered(l *envelope.Lookup, proves bool) {
 	switch {
 	case l.Answer == envelope.Found:
 		state = envelope.Committed
-	case l.Answer == envelope.Absent && proves:
+	case l.Answer == envelope.Absent && proves, l.Answer == envelope.Failed:
 		state = envelope.NotCommitted
+	}
+	if l.Row.Code != "" {
+		s.failed(l.Row.Code)
 	}
 	if l.Invalid != "" {
 		s.failed(l.Invalid)

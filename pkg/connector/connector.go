@@ -153,7 +153,9 @@ type VerifySpec struct {
 	Kind              KindSpec
 	Committed         string // CEL
 	NotCommitted      string // CEL
-	Disputed          string // CEL; wins over both
+	Disputed          string // CEL; wins over the others
+	Pending           string // CEL: the operation is known and under way
+	Failed            []Rule // When, Code and Category: the operation was ended for good and nothing was done
 	Result            string // CEL
 	EvidenceRef       string // CEL
 	ConsistencyWindow time.Duration

@@ -16,8 +16,11 @@ type looker struct {
 	transport    Transport
 	timeout      time.Duration
 	committed    *expr
-	notCommitted *expr // nil: this lookup can only find
-	disputed     *expr // nil: this lookup cannot tell a dispute
+	notCommitted *expr  // nil: this lookup can only find
+	disputed     *expr  // nil: this lookup cannot tell a dispute
+	pending      *expr  // nil: this lookup knows no operation that is under way
+	failed       []rule // the first that matches says how the operation ended
+	classifier   classifier
 	resultOf     *expr // nil: the whole body
 	evidence     *expr
 	output       *jsonschema.Schema
@@ -32,6 +35,7 @@ func newLooker(s *Spec, c *classifier, kinds []Kind) (*looker, error) {
 	}
 	l := &looker{
 		kind: kind, transport: transport, timeout: v.Timeout, output: c.output, resultMax: s.MaxResultBytes,
+		classifier: classifier{kind: kind, effect: envelope.Read, now: time.Now},
 	}
 	for _, e := range []struct {
 		key, source string
@@ -41,6 +45,7 @@ func newLooker(s *Spec, c *classifier, kinds []Kind) (*looker, error) {
 		{"committed", v.Committed, true, &l.committed},
 		{"not_committed", v.NotCommitted, true, &l.notCommitted},
 		{"disputed", v.Disputed, true, &l.disputed},
+		{"pending", v.Pending, true, &l.pending},
 		{"result", v.Result, false, &l.resultOf},
 		{"evidence_ref", v.EvidenceRef, false, &l.evidence},
 	} {
@@ -51,12 +56,32 @@ func newLooker(s *Spec, c *classifier, kinds []Kind) (*looker, error) {
 			return nil, err
 		}
 	}
+	for i, r := range v.Failed {
+		compiled, err := compileFailed(r, kind)
+		if err != nil {
+			return nil, under(err, "verify", "failed", i)
+		}
+		l.failed = append(l.failed, compiled)
+	}
 	return l, nil
 }
 
-// Lookup implements Looker. It is Undecided unless exactly one of the two rules matches a complete response, or the rule
-// for a dispute; a status
-// that is no success decides nothing by itself. It never panics.
+// compileFailed compiles a line of verify.failed: how an operation reads that the far side has ended for good.
+func compileFailed(r Rule, kind string) (rule, error) {
+	if r.CommitState != "" || r.RetryAfter != "" {
+		return rule{}, &SpecError{Message: "has only when, code and category: nothing was done, and nothing is tried again"}
+	}
+	r.CommitState = envelope.NotCommitted
+	out, err := compileRule(r, kind, envelope.Write)
+	if out.row.Outcome == envelope.Retryable {
+		out.row = out.row.NeverRetried()
+	}
+	return out, err
+}
+
+// Lookup implements Looker. The rule for a dispute comes first; of the others exactly one must match a complete response. A
+// response that none of them decides, and that says when to come again or that it was asked too often, is Later; any other is
+// Undecided, whatever its status. It never panics.
 func (l *looker) Lookup(ctx context.Context, call *Call) (found envelope.Lookup) {
 	undecided := envelope.Lookup{Answer: envelope.Undecided}
 	defer func() {
@@ -80,22 +105,58 @@ func (l *looker) Lookup(ctx context.Context, call *Call) (found envelope.Lookup)
 	resp := l.transport.RoundTrip(ctx, r)
 	defer func() { found.Seen.HTTPStatus, found.Seen.MCPCode = resp.Status, resp.MCPCode }()
 	// A body that was too long, or cannot be decoded, leaves rules that do not need it; one that broke off proves nothing.
-	if resp.Fault != nil || (resp.Failure != Answered && resp.Failure != TooLarge && resp.Failure != Undecoded) {
-		return undecided
+	if resp.Fault != nil || (resp.Failure != Answered && resp.Failure != TooLarge && resp.Failure != Undecoded) || l.kind == KindMCP && resp.Status != 0 {
+		return l.undecided(&resp, r)
 	}
-	c := classifier{kind: l.kind}
-	s := c.scope(&resp, r)
-	committed := l.committed.matches(s)
-	absent := l.notCommitted != nil && l.notCommitted.matches(s)
-	switch {
-	case l.disputed != nil && l.disputed.matches(s):
+	s := l.classifier.scope(&resp, r)
+	if l.disputed != nil && l.disputed.matches(s) {
 		return envelope.Lookup{Answer: envelope.Disputed}
-	case committed == absent:
-		return undecided
-	case absent:
-		return envelope.Lookup{Answer: envelope.Absent}
 	}
-	return l.found(&resp, s)
+	var answers []envelope.Lookup
+	if l.committed.matches(s) {
+		answers = append(answers, l.found(&resp, s))
+	}
+	if l.notCommitted != nil && l.notCommitted.matches(s) {
+		answers = append(answers, envelope.Lookup{Answer: envelope.Absent})
+	}
+	if l.pending != nil && l.pending.matches(s) {
+		d, _ := told(resp.Header, l.classifier.now())
+		answers = append(answers, envelope.Lookup{Answer: envelope.Pending, RetryAfter: d.Milliseconds()})
+	}
+	for i := range l.failed {
+		if l.failed[i].when.matches(s) {
+			answers = append(answers, envelope.Lookup{Answer: envelope.Failed, Row: l.failed[i].row})
+			break
+		}
+	}
+	if len(answers) != 1 {
+		return l.undecided(&resp, r)
+	}
+	return answers[0]
+}
+
+// undecided is the end of a lookup whose answer no rule decides, or that got none: one that was told to come again has only
+// to wait.
+func (l *looker) undecided(resp *Response, r *Request) envelope.Lookup {
+	c, out := &l.classifier, envelope.Lookup{Answer: envelope.Undecided}
+	var reply envelope.Reply
+	wait, said := told(resp.Header, c.now())
+	switch {
+	case resp.Fault != nil:
+		reply = c.fault(resp.Fault, r)
+		wait = time.Duration(reply.RetryAfter) * time.Millisecond
+		said = wait > 0
+	case resp.Failure == NotSent || resp.Failure == NoReply || resp.Failure == Cancelled:
+		return out
+	case resp.Status != 0:
+		reply, _ = c.byStatus(resp)
+	case resp.IsError && said:
+		reply = c.fail(envelope.CodeUpstreamUnavailable)
+	}
+	if reply.Row.Directive != envelope.AfterDelay || !said && reply.Row.Code != envelope.CodeUpstreamRateLimited {
+		return out
+	}
+	return envelope.Lookup{Answer: envelope.Later, Row: reply.Row, RetryAfter: wait.Milliseconds()}
 }
 
 func (l *looker) found(resp *Response, s *scope) envelope.Lookup {

@@ -274,3 +274,157 @@ func TestCallNeverPanics(t *testing.T) {
 		}
 	}
 }
+
+// withHeader is a response with header fields, given as name and value in turn.
+func withHeader(resp Response, fields ...string) Response {
+	resp.Header = map[string][]string{}
+	for i := 0; i < len(fields); i += 2 {
+		resp.Header[fields[i]] = []string{fields[i+1]}
+	}
+	return resp
+}
+
+// What tells a lookup to come again is no failed lookup; what only fails is one.
+func TestLookupThatIsToldToWait(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		resp Response
+		code envelope.Code // "": undecided
+		wait int64
+	}{
+		{"429 without a time", status(429, ``), envelope.CodeUpstreamRateLimited, 0},
+		{"429 with seconds", withHeader(status(429, `{"items":7}`), "retry-after", "120"), envelope.CodeUpstreamRateLimited, 120_000},
+		{"503 without a time", status(503, ``), "", 0},
+		{"503 with seconds", withHeader(status(503, ``), "retry-after", "7"), envelope.CodeUpstreamUnavailable, 7_000},
+		{"503 at once", withHeader(status(503, ``), "retry-after", "0"), envelope.CodeUpstreamUnavailable, 0},
+		{"503 with nonsense", withHeader(status(503, ``), "retry-after", "soon"), "", 0},
+		{"503 that breaks off", withHeader(Response{Failure: Unreadable, Status: 503}, "retry-after", "7"), envelope.CodeUpstreamUnavailable, 7_000},
+		{"403 of GitHub", withHeader(status(403, `{}`), "x-ratelimit-remaining", "0", "x-ratelimit-reset", "90"), envelope.CodeUpstreamRateLimited, 90_000},
+		{"429 of the draft", withHeader(status(429, ``), "ratelimit", `"default";r=0;t=30`), envelope.CodeUpstreamRateLimited, 30_000},
+		{"423 with a time", withHeader(status(423, ``), "retry-after", "3"), envelope.CodeResourceLocked, 3_000},
+		{"403", status(403, ``), "", 0},
+		{"404 with a time", withHeader(status(404, ``), "retry-after", "3"), "", 0},
+		{"200 with a time", withHeader(status(200, `{"items":7}`), "retry-after", "3"), "", 0},
+		{"no reply", Response{Failure: NoReply}, "", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			want := envelope.Lookup{Answer: envelope.Undecided}
+			if c.code != "" {
+				want = envelope.Lookup{Answer: envelope.Later, Row: envelope.RowFor(c.code, envelope.Read), RetryAfter: c.wait}
+			}
+			if got := lookedUp(t, c.resp, nil); got.Answer != want.Answer || got.Row != want.Row || got.RetryAfter != want.RetryAfter {
+				t.Errorf("got %+v\nwant %+v", got, want)
+			}
+		})
+	}
+	t.Run("a rule comes first", func(t *testing.T) {
+		got := lookedUp(t, withHeader(status(429, ``), "retry-after", "7"), func(s *Spec) { s.Verify.NotCommitted = "status == 429" })
+		if got.Answer != envelope.Absent {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// The other kinds tell it in their own ways.
+func TestLookupOfAnotherKindThatIsToldToWait(t *testing.T) {
+	for _, c := range []struct {
+		name, kind string
+		resp       Response
+		want       envelope.Answer
+	}{
+		{"nats", KindNATS, withHeader(Response{IsError: true}, "retry-after", "5"), envelope.Later},
+		{"nats without a time", KindNATS, Response{IsError: true}, envelope.Undecided},
+		{"mcp over http", KindMCP, withHeader(Response{Status: 503}, "retry-after", "5"), envelope.Later},
+		{"mcp over http, no answer of the tool", KindMCP, Response{Status: 404}, envelope.Undecided},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := Spec{Name: "tool", Effect: envelope.Write, Kind: kindSpec(KindHTTP)}
+			s.Verify = &VerifySpec{Kind: kindSpec(c.kind), Committed: "size(body.items) > 0", NotCommitted: "size(body.items) == 0"}
+			if c.kind == KindMCP {
+				s.Verify.NotCommitted = "true"
+			}
+			tool, err := Compile(s, &stub{name: KindHTTP}, &stub{c.kind, c.resp})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := tool.Looker.Lookup(t.Context(), testCall()); got.Answer != c.want || c.want == envelope.Later && got.RetryAfter != 5000 {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+	t.Run("go", func(t *testing.T) {
+		tool, err := Func("credit", envelope.Write, func(context.Context, *Call) (json.RawMessage, error) { return nil, nil },
+			WithLookup(func(context.Context, *Call) (json.RawMessage, error) {
+				return nil, &Fault{Code: envelope.CodeUpstreamRateLimited, RetryAfter: 5 * time.Second}
+			}, VerifySpec{Committed: "true"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tool.Looker.Lookup(t.Context(), testCall()); got.Answer != envelope.Later || got.RetryAfter != 5000 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// A lookup of a job that the provider has accepted: under way, done, or ended for good. The rules must agree.
+func TestLookupOfAJob(t *testing.T) {
+	job := func(v *VerifySpec) {
+		v.Committed, v.NotCommitted = "body.status == 'done'", "status == 404"
+		v.Pending = "status == 202 || body.status in ['queued', 'running', 'both']"
+		v.Failed = []Rule{
+			{When: "body.status == 'failed' && body.why == 'card'", Code: "CARD_DECLINED", Category: envelope.Conflict},
+			{When: "body.status in ['failed', 'both']", Code: envelope.CodeUpstreamError},
+		}
+		v.Result, v.EvidenceRef = "body", "body.id"
+	}
+	for _, kind := range []string{KindHTTP, KindNATS, KindMCP} {
+		for _, c := range []struct {
+			body string
+			want envelope.Lookup
+		}{
+			{`{"id":"j","status":"done"}`, envelope.Lookup{Answer: envelope.Found, EvidenceRef: "j"}},
+			{`{"id":"j","status":"running"}`, envelope.Lookup{Answer: envelope.Pending}},
+			{`{"id":"j","status":"failed","why":"card"}`, envelope.Lookup{Answer: envelope.Failed, Row: envelope.Row{
+				Code: "CARD_DECLINED", Category: envelope.Conflict, ReasonCode: "card_declined", CommitState: envelope.NotCommitted,
+				Directive: envelope.Never, NextAction: envelope.Escalate, Outcome: envelope.Fatal,
+			}}},
+			{`{"id":"j","status":"failed","why":"x"}`, envelope.Lookup{Answer: envelope.Failed, Row: envelope.RowFor(envelope.CodeUpstreamError, envelope.Read).NeverRetried()}},
+			{`{"id":"j","status":"both"}`, envelope.Lookup{Answer: envelope.Undecided}},
+		} {
+			s := Spec{Name: "tool", Effect: envelope.Write, Kind: kindSpec(KindCommand), Verify: &VerifySpec{Kind: kindSpec(kind)}}
+			job(s.Verify)
+			resp := Response{Body: []byte(c.body)}
+			if kind == KindHTTP {
+				resp.Status = 200
+			} else {
+				s.Verify.NotCommitted, s.Verify.Pending = "body == null", "body.status in ['queued', 'running', 'both']"
+			}
+			tool, err := Compile(s, &stub{name: KindCommand}, &stub{kind, resp})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := tool.Looker.Lookup(t.Context(), testCall()); got.Answer != c.want.Answer || got.Row != c.want.Row || got.EvidenceRef != c.want.EvidenceRef {
+				t.Errorf("%s %s: %+v", kind, c.body, got)
+			}
+		}
+	}
+	got := lookedUp(t, withHeader(status(202, ``), "retry-after", "30"), func(s *Spec) { job(s.Verify) })
+	if got.Answer != envelope.Pending || got.RetryAfter != 30_000 {
+		t.Errorf("202 with a time: %+v", got)
+	}
+}
+
+func TestBadFailed(t *testing.T) {
+	for want, r := range map[string]Rule{
+		"[verify failed 0 code]: is given by the runtime only":                                              {When: "true", Code: envelope.CodeOperationPending},
+		"[verify failed 0 code]: must be 3 to 64 capital letters, digits and underscores":                   {When: "true", Code: "no"},
+		"[verify failed 0 category]: is required for a code of your own: it says what follows":              {When: "true", Code: "JOB_DIED"},
+		"[verify failed 0 code]: OUTCOME_UNKNOWN is for writes that may have happened":                      {When: "true", Code: envelope.CodeOutcomeUnknown},
+		"[verify failed 0]: has only when, code and category: nothing was done, and nothing is tried again": {When: "true", Code: envelope.CodeStateConflict, CommitState: envelope.Committed},
+	} {
+		s := Spec{Name: "tool", Effect: envelope.Write, Kind: kindSpec(KindHTTP), Verify: &VerifySpec{Kind: kindSpec(KindHTTP), Committed: "true", Failed: []Rule{r}}}
+		if _, err := Compile(s, &stub{name: KindHTTP}); err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+}

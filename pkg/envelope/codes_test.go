@@ -29,6 +29,7 @@ UPSTREAM_UNAVAILABLE     | dependency    | provider_unavailable          | not_c
 UPSTREAM_TIMEOUT         | dependency    | provider_timeout              | not_committed         | after_delay         | wait_and_retry                    | retryable
 UPSTREAM_ERROR           | dependency    | provider_error                | not_committed         | after_delay         | wait_and_retry                    | retryable
 OUTCOME_UNKNOWN          | dependency    | external_outcome_unknown      | unknown               | never               | verify_operation                  | unknown
+OPERATION_PENDING        | dependency    | operation_pending             | unknown               | never               | verify_operation                  | unknown
 VERIFIED_ABSENT          | dependency    | verified_absent               | not_committed         | after_delay         | wait_and_retry                    | retryable
 OUTCOME_DISPUTED         | dependency    | external_outcome_disputed     | unknown               | never               | escalate                          | needs_human
 VERIFICATION_UNAVAILABLE | dependency    | external_outcome_unknown      | unknown               | never               | escalate                          | needs_human

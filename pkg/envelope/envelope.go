@@ -159,6 +159,9 @@ const (
 	Absent    Answer = "absent"
 	Disputed  Answer = "disputed"  // it shows what must not be, for example the operation twice
 	Undecided Answer = "undecided" // the lookup failed, or its answer fits no rule
+	Later     Answer = "later"     // the far side did not look: it was asked too often, or says when to come again
+	Pending   Answer = "pending"   // the far side has the operation and is not through with it
+	Failed    Answer = "failed"    // the far side had the operation and gave it up for good: nothing was done
 )
 
 // Lookup is one lookup's end. Only Found carries a result.
@@ -168,5 +171,7 @@ type Lookup struct {
 	Ref         *ObjectRef      `json:"ref,omitempty"` // a large result's place; Result is nil then
 	EvidenceRef string          `json:"evidence_ref,omitempty"`
 	Invalid     Code            `json:"invalid,omitempty"` // found, but RESULT_INVALID or RESULT_TOO_LARGE
+	Row         Row             `json:"row,omitzero"`      // Later: why the far side did not look; Failed: how the operation ended
+	RetryAfter  int64           `json:"retry_after_ms,omitempty"`
 	Seen        Seen            `json:"seen,omitzero"`
 }

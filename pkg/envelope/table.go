@@ -25,6 +25,7 @@ const (
 	CodeUpstreamTimeout         Code = "UPSTREAM_TIMEOUT"
 	CodeUpstreamError           Code = "UPSTREAM_ERROR"
 	CodeOutcomeUnknown          Code = "OUTCOME_UNKNOWN"
+	CodeOperationPending        Code = "OPERATION_PENDING"
 	CodeVerifiedAbsent          Code = "VERIFIED_ABSENT"
 	CodeOutcomeDisputed         Code = "OUTCOME_DISPUTED"
 	CodeVerificationUnavailable Code = "VERIFICATION_UNAVAILABLE"
@@ -130,6 +131,10 @@ var table = []entry{
 	{
 		Row{CodeOutcomeUnknown, Dependency, "external_outcome_unknown", Unknown, Never, VerifyOperation, UnknownNow},
 		"The write may have completed. Verify operation_ref before any new write.", "The request is being checked before anything is sent again.", "A write may have happened; it is looked up before anything is sent again.",
+	},
+	{
+		Row{CodeOperationPending, Dependency, "operation_pending", Unknown, Never, VerifyOperation, UnknownNow},
+		"The provider has accepted the write and is not through with it. Verify operation_ref before any new write.", "The request is being worked on.", "The lookup found the operation under way; it is looked up again.",
 	},
 	{
 		Row{CodeVerifiedAbsent, Dependency, "verified_absent", NotCommitted, AfterDelay, WaitAndRetry, Retryable},

@@ -20,8 +20,10 @@ func (r *Run) ClockSet(tools Tools, now Time) Verdict {
 			s.NotBefore, s.WaitFrom = now.Add(s.NotBefore.Sub(s.WaitFrom)), now
 		case s.State == Waiting && s.WaitFrom == 0 && known && s.NotBefore > now.Add(longest(tool)):
 			s.NotBefore, s.WaitFrom = now.Add(longest(tool)), now // written by an earlier version
+		case s.State == InDoubt && s.Doubt.WaitFrom > now.Add(clockSlack):
+			s.Doubt.shift(now.Sub(s.Doubt.WaitFrom))
 		case s.State == InDoubt && known && s.Doubt.Next > now.Add(longest(tool)):
-			s.Doubt.Next = now.Add(longest(tool))
+			s.Doubt.shift(now.Add(longest(tool)).Sub(s.Doubt.Next))
 		default:
 			continue
 		}
@@ -31,6 +33,17 @@ func (r *Run) ClockSet(tools Tools, now Time) Verdict {
 		r.settle(now)
 	}
 	return v
+}
+
+// shift moves a wait in time.
+func (d *Doubt) shift(by time.Duration) {
+	d.Next = d.Next.Add(by)
+	if d.NotBefore != 0 {
+		d.NotBefore = d.NotBefore.Add(by)
+	}
+	if d.WaitFrom != 0 {
+		d.WaitFrom = d.WaitFrom.Add(by)
+	}
 }
 
 // longest is the longest wait that a tool's policy allows.

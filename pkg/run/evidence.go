@@ -73,6 +73,8 @@ func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools Tools, src Source)
 			return Dropped // no reply tells nothing new about an unknown write
 		}
 		r.doubt(s, Fail{Row: unknownRow(reply.Row), Details: reply.Details}, tool, src, false)
+	case s.State == InDoubt && s.Doubt.Said:
+		return Dropped // the far side has been seen to have the operation: what it refused of it settles nothing
 	case s.Unsettled && reply.NotSent || s.provesNothing(d, reply.Row.Category):
 		if s.State == InDoubt {
 			return Dropped

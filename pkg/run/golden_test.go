@@ -70,7 +70,7 @@ type teller struct {
 }
 
 // words of an event: "job MEMBERS STEP:TOOL[?]:ARGS …" (MEMBERS "-" for none, "?" for optional), "begin STEP",
-// "reply STEP ok RESULT | silent | CODE [RETRY-AFTER-MS]", "lease-ended", "window STEP", "lookup STEP found|absent|undecided",
+// "reply STEP ok RESULT | silent | CODE [RETRY-AFTER-MS]", "lease-ended", "window STEP", "lookup STEP found|absent|undecided|later|pending|failed [WAIT-MS]",
 // "pass DURATION", "expire", "cancel", "report STEP committed|not_committed", "resolve STEP committed|not_committed",
 // "approve", "replay [ARGS]", "discard".
 func (h *teller) do(w []string) {
@@ -102,6 +102,7 @@ func (h *teller) do(w []string) {
 		if l.Answer == envelope.Found {
 			l = found(`{"id":"c"}`)
 		}
+		fmt.Sscan(at(3), &l.RetryAfter)
 		s := h.r.Step(at(1))
 		verdict = h.looked(s.Dispatch, l, s.Doubt != nil && s.Doubt.WindowOver)
 	case "pass":

@@ -113,6 +113,21 @@ func (r *Run) lateCommit(s *Step, d DispatchID, c committed, src Source) Verdict
 	return Applied
 }
 
+// latePending is the far side's word that it is at work on a dispatch that was taken for settled as not done: nothing of the
+// operation goes out any more, and a person decides.
+func (r *Run) latePending(s *Step, d DispatchID, src Source) Verdict {
+	if r.End != nil || s.Disputed || !s.waits() && s.State != Executing && s.State != InDoubt {
+		return Dropped
+	}
+	r.note(Event{At: src.At, Started: src.Start, Kind: EventVerify, By: src.By, Step: s.Name, Attempt: s.Attempt, Code: envelope.CodeOperationPending, CommitState: envelope.Unknown, Dispatch: d})
+	if s.State == Executing {
+		s.Disputed = true // what is in flight settles first
+		return Applied
+	}
+	r.fail(s, *failure(envelope.CodeOutcomeDisputed, nil), src.At)
+	return Applied
+}
+
 // keep holds on to evidence that changes no state, once.
 func (r *Run) keep(s *Step, d DispatchID, c envelope.CommitState, ref string, src Source) bool {
 	for _, k := range r.Evidence {

@@ -171,16 +171,21 @@ type Step struct {
 // Doubt is kept while a write is unknown.
 type Doubt struct {
 	Since Time `json:"since"`
-	// Said: the dispatch's own reply said done, and a lookup must see it. Absence then is a dispute.
+	// Said: the dispatch's own reply said done and a lookup must see it, or a lookup has seen the operation under way.
+	// Absence then is a dispute, to an older build too: which of the two it was the step's Fail tells.
 	Said bool `json:"said,omitempty"`
 	// WindowOver: the consistency window has passed on a reconciler's clock. Only a lookup sent after reading this proves
 	// absence.
-	WindowOver bool         `json:"window_over,omitempty"`
-	Lookups    int          `json:"lookups,omitempty"` // that failed or answered neither
-	Asked      int          `json:"asked,omitempty"`   // since the spacing began
-	Next       Time         `json:"next"`              // no lookup, or no resend, before this
-	Resend     bool         `json:"resend,omitempty"`  // idempotent_for: the same key and bytes are sent again
-	Row        envelope.Row `json:"row"`
+	WindowOver bool `json:"window_over,omitempty"`
+	Lookups    int  `json:"lookups,omitempty"` // that failed or answered neither
+	Asked      int  `json:"asked,omitempty"`   // since the spacing began
+	Next       Time `json:"next"`              // no lookup, or no resend, before this
+	// NotBefore is until when the far side has asked to be left alone, which the end of the window does not shorten; 0: it
+	// has not. WaitFrom is when Next and NotBefore were set by a lookup's answer.
+	NotBefore Time         `json:"not_before,omitempty"`
+	WaitFrom  Time         `json:"wait_from,omitempty"`
+	Resend    bool         `json:"resend,omitempty"` // idempotent_for: the same key and bytes are sent again
+	Row       envelope.Row `json:"row"`
 
 	Foreign envelope.Foreign `json:"-"`
 }
@@ -411,6 +416,19 @@ func (r *Run) Encode() ([]byte, error) {
 	}
 	r.size = len(data)
 	return data, nil
+}
+
+// noteOnce notes a lookup that tells nothing new in one line with the earlier ones that told the same: there may be
+// thousands. The line begins with the first of them.
+func (r *Run) noteOnce(e Event) {
+	for i := len(r.History) - 1; i >= 0; i-- {
+		if h := &r.History[i]; h.Kind == EventVerify && h.Dispatch == e.Dispatch && h.Code == e.Code {
+			e.Started, e.Foreign = h.Started, h.Foreign
+			r.History = append(r.History[:i], r.History[i+1:]...)
+			break
+		}
+	}
+	r.note(e)
 }
 
 func (r *Run) note(e Event) {

@@ -76,6 +76,6 @@ func (r *Run) reportAbsent(s *Step, attempt int, tools Tools, src Source) Verdic
 		r.absent(s, tool, src)
 		return Applied
 	}
-	s.Doubt.Next = src.At
+	s.Doubt.askSoon(src.At)
 	return Applied
 }

@@ -206,10 +206,19 @@ func (w *sim) flightEvent() {
 	}
 }
 
-// look sends a lookup. Inside the window it may miss what was done; after it only a failure keeps it from the truth.
+// look sends a lookup. Inside the window it may miss what was done, or tell of an earlier dispatch that was given up; after it
+// only a failure keeps it from the truth.
 func (w *sim) look(l run.Lookup, certain bool) {
 	a := asked{l, envelope.Lookup{Answer: envelope.Absent}}
+	has, earlier := w.got(l)
+	ended := envelope.Lookup{Answer: envelope.Failed, Row: envelope.RowFor(envelope.CodeStateConflict, envelope.Write)}
 	switch done := w.truth(l.Step) > 0; {
+	case !certain && w.c.next(8) == 0:
+		a.answer = later(time.Duration(w.c.next(4)) * 700 * time.Millisecond)
+	case !certain && has && w.c.next(4) == 0:
+		a.answer = pending(time.Duration(w.c.next(3)) * 700 * time.Millisecond)
+	case has && !done && w.c.next(2) == 0, earlier && !l.Proves && w.c.next(3) == 0:
+		a.answer = ended
 	case !certain && w.c.next(3) == 0:
 		a.answer = undecided
 	case w.liar && w.c.next(2) == 0:
@@ -226,8 +235,21 @@ func (w *sim) look(l run.Lookup, certain bool) {
 	w.say("lookup of %s proves %v will say %s", l.Dispatch, l.Proves, a.answer.Answer)
 }
 
+// got says what the tool has of a step: the dispatch that is looked up, and an earlier one that was never done.
+func (w *sim) got(l run.Lookup) (has, earlier bool) {
+	for _, f := range w.flights {
+		if f.Step != l.Step || !f.sent || !f.committed && !f.reply.NoReply && f.reply.Row.CommitState != envelope.Unknown {
+			continue
+		}
+		has = has || f.ID == l.Dispatch
+		earlier = earlier || f.ID != l.Dispatch && !f.committed
+	}
+	return has, earlier
+}
+
 func (w *sim) deliver(i int) {
 	a := w.lookups[i]
+	w.answers[a.answer.Answer]++
 	w.say("lookup of %s says %s: %s", a.Dispatch, a.answer.Answer, w.r.Looked(a.Dispatch, a.answer, a.Proves, w.tools, w.src()))
 }
 

@@ -70,6 +70,7 @@ type sim struct {
 	names   int
 	flights []*flight
 	lookups []asked
+	answers map[envelope.Answer]int
 	seen    map[string]string // outcome id → its bytes
 	ends    map[int]bool      // episodes with a terminal run outcome
 	lastN   int
@@ -105,8 +106,9 @@ func (w *sim) truth(name string) int {
 	return n
 }
 
-func play(t testing.TB, c chance) {
-	w := &sim{t: t, c: c, tools: tools(), now: start, seen: map[string]string{}, ends: map[int]bool{}}
+// play plays one run and returns how many lookups had which answer.
+func play(t testing.TB, c chance) map[envelope.Answer]int {
+	w := &sim{t: t, c: c, tools: tools(), now: start, seen: map[string]string{}, ends: map[int]bool{}, answers: map[envelope.Answer]int{}}
 	defer func() {
 		if p := recover(); p != nil {
 			text := fmt.Sprint(p)
@@ -125,6 +127,7 @@ func play(t testing.TB, c chance) {
 		w.loseStore()
 	}
 	w.settle()
+	return w.answers
 }
 
 // check is what must hold after every event.
@@ -433,13 +436,21 @@ func (w *sim) src() run.Source {
 func TestRandomEvents(t *testing.T) {
 	const seeds = 2000
 	began := time.Now()
+	answers := map[envelope.Answer]int{}
 	for seed := range uint64(seeds) {
-		play(t, seeded(seed, 40))
+		for a, n := range play(t, seeded(seed, 40)) {
+			answers[a] += n
+		}
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	t.Logf("%d runs in %s", seeds, time.Since(began).Round(time.Millisecond))
+	for _, a := range []envelope.Answer{envelope.Found, envelope.Absent, envelope.Undecided, envelope.Later, envelope.Pending, envelope.Failed} {
+		if answers[a] == 0 {
+			t.Errorf("no lookup answers %s", a)
+		}
+	}
+	t.Logf("%d runs, lookups %v, in %s", seeds, answers, time.Since(began).Round(time.Millisecond))
 }
 
 func FuzzEvents(f *testing.F) {

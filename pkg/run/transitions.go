@@ -37,7 +37,7 @@ var transitions = []Transition{
 	{InDoubt, Ready, "a lookup sent after the consistency window proves it absent, and an attempt is left"},
 	{InDoubt, Executing, "the tool promises idempotent_for: the same key and bytes are sent again"},
 	{InDoubt, Waiting, "its own late reply says that nothing was done, and another attempt is allowed later"},
-	{InDoubt, Failed, "its own late reply says that nothing was done, and another attempt cannot help"},
+	{InDoubt, Failed, "its own late reply says that nothing was done and another attempt cannot help, or a lookup says that the far side gave it up for good"},
 	{InDoubt, Held, "it cannot be established, is disputed, or is absent with no attempt left or past the deadline"},
 	{InDoubt, Stopped, "a lookup proves it absent after the run was cancelled"},
 	{Failed, Ready, "amendment, replay, or a person resolves kept evidence as not committed"},

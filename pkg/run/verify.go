@@ -2,6 +2,7 @@ package run
 
 import (
 	"encoding/json"
+	"time"
 
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -57,30 +58,23 @@ func (r *Run) WindowOver(d DispatchID, now Time) Verdict {
 		return Dropped
 	}
 	defer r.settle(now)
-	s.Doubt.WindowOver, s.Doubt.Next, s.Doubt.Asked = true, now, 0
+	s.Doubt.WindowOver, s.Doubt.Asked = true, 0
+	s.Doubt.askSoon(now)
 	return Applied
 }
+
+// askSoon makes the next lookup due at once, or as soon as the far side wants to be asked again.
+func (d *Doubt) askSoon(now Time) { d.Next = max(now, d.NotBefore) }
 
 // Looked applies a lookup's answer to the dispatch it asked about. proves is Lookup.Proves as it was when the lookup was
 // sent.
 func (r *Run) Looked(d DispatchID, l envelope.Lookup, proves bool, tools Tools, src Source) Verdict {
 	s := r.Carrying(d)
-	if s == nil {
-		if s = r.dispatched(d); s == nil || l.Answer != envelope.Found {
-			return Dropped
-		}
-		defer r.settle(src.At)
-		return r.lateCommit(s, d, found(l), src)
+	if s == nil || s.State != InDoubt {
+		return r.lookedLate(s, d, l, src)
 	}
 	if l.Invalid == "" && !r.fits(len(l.Result)) {
 		l.Result, l.Invalid = nil, envelope.CodeResultTooLarge
-	}
-	if s.State != InDoubt {
-		if l.Answer != envelope.Found || s.State == Executing {
-			return Dropped
-		}
-		defer r.settle(src.At)
-		return r.lateCommit(s, d, found(l), src)
 	}
 	defer r.settle(src.At)
 	tool, _ := tools.Tool(s.Tool)
@@ -100,24 +94,51 @@ func (r *Run) Looked(d DispatchID, l envelope.Lookup, proves bool, tools Tools, 
 		e.Code, e.CommitState = envelope.CodeOutcomeDisputed, envelope.Unknown
 		r.note(e)
 		r.fail(s, *failure(envelope.CodeOutcomeDisputed, nil), src.At)
-	case l.Answer == envelope.Absent && proves && tool != nil && tool.Verify != nil && tool.Verify.HasWindow:
+	case l.Answer == envelope.Absent && proves && tool.hasWindow():
 		e.Code, e.CommitState = envelope.CodeVerifiedAbsent, envelope.NotCommitted
 		r.note(e)
 		r.absent(s, tool, src)
-	case l.Answer == envelope.Absent && tool != nil && tool.Verify != nil && tool.Verify.HasWindow:
+	case l.Answer == envelope.Failed && (proves && tool.hasWindow() || r.onlyOne(s)):
+		// Where the far side may have got an earlier dispatch of the operation too, it may be telling of that one until the
+		// window is over.
+		row := endedRow(l.Row)
+		e.Code, e.CommitState = row.Code, envelope.NotCommitted
+		r.note(e)
+		r.gaveUp(s, row, src.At)
+	case (l.Answer == envelope.Absent || l.Answer == envelope.Failed) && tool.hasWindow():
 		// Sent inside the window: absence proves nothing and does not count. One that is answered after the window has
 		// been recorded as over changes nothing: the next one is due already.
 		if s.Doubt.WindowOver {
 			return Dropped
 		}
-		s.Doubt.Asked++
-		s.Doubt.Next = src.At.Add(tool.Retry.Delay(s.Doubt.Asked, src.Random))
+		r.askAgain(s, tool, 0, src)
+	case l.Answer == envelope.Later || l.Answer == envelope.Pending:
+		r.comeAgain(s, tool, l, e, src)
 	default:
 		e.Code, e.CommitState = envelope.CodeVerificationUnavailable, envelope.Unknown
 		r.note(e)
-		r.undecided(s, tool, src)
+		r.undecided(s, tool, s.Doubt.Row.Code, 0, src)
 	}
 	return Applied
+}
+
+// lookedLate is a lookup's answer about a dispatch that is not unknown any more; s is the step if it is its last one.
+func (r *Run) lookedLate(s *Step, d DispatchID, l envelope.Lookup, src Source) Verdict {
+	last := s != nil
+	if !last {
+		s = r.dispatched(d)
+	}
+	if s == nil || last && s.State == Executing || l.Answer != envelope.Found && l.Answer != envelope.Pending {
+		return Dropped
+	}
+	defer r.settle(src.At)
+	if l.Answer == envelope.Pending {
+		return r.latePending(s, d, src)
+	}
+	if l.Invalid == "" && !r.fits(len(l.Result)) {
+		l.Result, l.Invalid = nil, envelope.CodeResultTooLarge
+	}
+	return r.lateCommit(s, d, found(l), src)
 }
 
 func found(l envelope.Lookup) committed {
@@ -136,15 +157,99 @@ func (r *Run) absent(s *Step, tool *Tool, src Source) {
 	}
 }
 
-// undecided: the lookup failed, or its answer fits neither rule. They are bounded and never read as "not done".
-func (r *Run) undecided(s *Step, tool *Tool, src Source) {
-	s.Doubt.Lookups++
-	s.Doubt.Asked++
-	if tool == nil || tool.Verify == nil || s.Doubt.Lookups >= tool.Verify.MaxAttempts {
-		r.unverifiable(s, s.Doubt.Row.Code, src.At)
+// gaveUp: the far side had the operation and ended it for good without having done it. It is not sent again by itself.
+func (r *Run) gaveUp(s *Step, row envelope.Row, now Time) {
+	if s.Disputed {
+		r.fail(s, *failure(envelope.CodeOutcomeDisputed, nil), now)
 		return
 	}
-	s.Doubt.Next = src.At.Add(tool.Retry.Delay(s.Doubt.Asked, src.Random))
+	f := Fail{Row: row}
+	if s.Fail != nil {
+		f.Details = s.Fail.Details // they name what the far side made of the request
+	}
+	r.fail(s, f, now)
+}
+
+// onlyOne: the earlier dispatches of the step were all refused by their own replies or never left, so that what the far side
+// has of the operation is the last one's.
+func (r *Run) onlyOne(s *Step) bool {
+	refused := 0
+	for i := range r.History {
+		if e := &r.History[i]; e.Kind == EventDispatch && e.Step == s.Name && e.Dispatch != s.Dispatch && e.CommitState == envelope.NotCommitted {
+			refused++
+		}
+	}
+	return refused == s.Attempt-1
+}
+
+// endedRow is how an operation that the far side has given up reads: nothing was done, and another attempt cannot help.
+func endedRow(row envelope.Row) envelope.Row {
+	if row.Code == "" {
+		row = envelope.RowFor(envelope.CodeUpstreamError, envelope.Read)
+	}
+	row.CommitState = envelope.NotCommitted
+	if row.Outcome != envelope.Fatal && row.Outcome != envelope.NeedsHuman {
+		row = row.NeverRetried()
+	}
+	return row
+}
+
+// undecided: the lookup failed, its answer fits no rule, or the run has no time left to wait for another. They are bounded
+// and never read as "not done". last is what is known of why nobody knows more.
+func (r *Run) undecided(s *Step, tool *Tool, last envelope.Code, told time.Duration, src Source) {
+	s.Doubt.Lookups++
+	if tool == nil || tool.Verify == nil || s.Doubt.Lookups >= tool.Verify.MaxAttempts {
+		r.unverifiable(s, last, src.At)
+		return
+	}
+	r.askAgain(s, tool, told, src)
+}
+
+// comeAgain: the far side has the operation and is not through with it, or has not looked and wants to be asked later. As
+// long as the run has time that is no failed lookup. l.RetryAfter may be longer than a time.Duration.
+func (r *Run) comeAgain(s *Step, tool *Tool, l envelope.Lookup, e Event, src Source) {
+	row := l.Row
+	switch {
+	case l.Answer == envelope.Pending:
+		row = envelope.RowFor(envelope.CodeOperationPending, envelope.Write)
+		s.Doubt.Said = true
+		if s.Fail != nil {
+			s.Fail.Row = row
+		}
+	case row.Code == "":
+		row = envelope.RowFor(envelope.CodeUpstreamUnavailable, envelope.Read)
+	}
+	e.Code, e.CommitState = row.Code, envelope.Unknown
+	r.noteOnce(e)
+	if tool == nil || tool.Verify == nil {
+		r.undecided(s, tool, row.Code, 0, src)
+		return
+	}
+	most := tool.Retry.MaxRetryAfter.Milliseconds()
+	left := int64(r.Deadline - src.At)
+	if left > 0 {
+		most = min(most, left)
+	}
+	told := time.Duration(max(0, min(l.RetryAfter, most))) * time.Millisecond
+	if left <= 0 {
+		r.undecided(s, tool, row.Code, told, src)
+		return
+	}
+	r.askAgain(s, tool, told, src)
+	s.Doubt.Next = min(s.Doubt.Next, r.Deadline)
+	if l.Answer == envelope.Later {
+		s.Doubt.NotBefore = s.Doubt.Next
+	}
+}
+
+// askAgain spaces the lookups by the tool's backoff, or by what the far side has told where that is longer.
+func (r *Run) askAgain(s *Step, tool *Tool, told time.Duration, src Source) {
+	d := s.Doubt
+	d.Asked++
+	d.Next, d.NotBefore, d.WaitFrom = src.At.Add(max(told, tool.Retry.Delay(d.Asked, src.Random))), 0, src.At
+	if told > 0 {
+		d.NotBefore = src.At.Add(told)
+	}
 }
 
 func poisonAfter(t *Tool) int {

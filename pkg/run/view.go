@@ -134,6 +134,9 @@ func (r *Run) View(now Time) *View {
 	}
 	for _, s := range r.Steps {
 		sv := StepView{Step: s.Name, Tool: s.Tool, Effect: s.Effect, State: s.State, Attempt: s.Attempt, NotBefore: s.NotBefore, Optional: s.Optional, StoppedBy: s.StoppedBy}
+		if s.State == InDoubt && s.Doubt.Next > now {
+			sv.NotBefore = s.Doubt.Next
+		}
 		if s.Fail != nil {
 			sv.Code, sv.CommitState, sv.SafeDetails = s.Fail.Row.Code, s.Fail.Row.CommitState, s.Fail.Details
 		} else if s.State == Done {
