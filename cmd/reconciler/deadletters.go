@@ -12,6 +12,7 @@ import (
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
+	agentrun "github.com/agentrun/executor/pkg/run"
 )
 
 type deadlettersCommand struct {
@@ -22,6 +23,7 @@ type deadlettersCommand struct {
 	Resolve letterResolve  `cmd:"" help:"Say what became of a write."`
 	Approve letterApproval `cmd:"" help:"Allow exactly the args that were refused."`
 	Discard letterDiscard  `cmd:"" help:"Settle a letter and leave the run as it ended: one run, or all that flags choose."`
+	Assign  letterAssign   `cmd:"" help:"Hand a letter to another owner, who is told: one run, or all that flags choose."`
 }
 
 // choosing are the flags that choose letters.
@@ -179,6 +181,7 @@ type change struct {
 	Reason    string          `json:"reason"`
 	Args      json.RawMessage `json:"args,omitempty"`
 	AddBudget json.RawMessage `json:"add_budget,omitempty"`
+	To        string          `json:"to,omitempty"`
 	Filter    *filter         `json:"filter,omitempty"`
 	Limit     int             `json:"limit,omitempty"`
 }
@@ -308,6 +311,18 @@ type letterDiscard struct {
 
 func (c *letterDiscard) run(ctx context.Context, d *desk) error {
 	return c.many.run(ctx, d, "discard", change{})
+}
+
+type letterAssign struct {
+	many `embed:""`
+	To   string `name:"to" required:"" placeholder:"OWNER" help:"The new owner."`
+}
+
+func (c *letterAssign) run(ctx context.Context, d *desk) error {
+	if !agentrun.ValidID(c.To) {
+		return &app.Usage{Command: d.command, Err: fmt.Errorf("--to: %q is no owner (letters, digits, _ and -, at most 64, the first a letter or digit)", c.To)}
+	}
+	return c.many.run(ctx, d, "assign", change{To: c.To})
 }
 
 // answering is a change of one letter that must have been read.

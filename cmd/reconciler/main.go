@@ -95,6 +95,8 @@ func (c *commands) task(command string) (task, *asking) {
 		return &l.Approve, &l.Approve.asking
 	case "deadletters discard":
 		return &l.Discard, &l.Discard.asking
+	case "deadletters assign":
+		return &l.Assign, &l.Assign.asking
 	case "queues list":
 		return &c.Queues.List, &c.Queues.List.asking
 	case "runs list":

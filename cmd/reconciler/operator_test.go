@@ -76,6 +76,9 @@ func TestNothingThatActsComesFromTheEnvironment(t *testing.T) {
 	for _, x := range []struct{ args, errs string }{
 		{"deadletters discard acme/r --reason r", "--yes"},
 		{"deadletters discard acme/r --yes", "--reason"},
+		{"deadletters assign acme/r --reason r --yes", "--to"},
+		{"deadletters assign acme/r --to a.b --reason r --yes", "--to"},
+		{"deadletters assign --to x --reason r --yes", "--tenant"},
 		{"deadletters replay --reason r --yes", "--tenant"},
 		{"deadletters replay --tenant acme --reason r --yes", "--all"},
 		{"deadletters resolve acme/r --letter acme/r/1 --reason r --yes", "--commit-state"},
@@ -136,6 +139,7 @@ func TestOperatorCommands(t *testing.T) {
 		"deadletters.claim":   `{"ok":true,"deadletter":null}`,
 		"deadletters.resolve": `{"ok":true,"run_id":"run_1042","episode":2}`,
 		"deadletters.replay":  `{"ok":true,"results":[{"run_id":"a","ok":true,"episode":2},{"run_id":"b","ok":false,"code":"CLAIMED"}],"left":1}`,
+		"deadletters.assign":  `{"ok":true,"run_id":"run_1042","results":[{"run_id":"a","ok":true}],"left":0}`,
 		"runs.get":            `{"ok":true,"run":` + runJSON + `}`,
 		"runs.payload":        `{"ok":true,"steps":[{"step":"apply_credit","tool":"apply_credit","args":{"amount":5}}]}`,
 		"runs.list":           `{"ok":true,"runs":[` + runJSON + `]}`,
@@ -164,6 +168,14 @@ func TestOperatorCommands(t *testing.T) {
 			`agentrun.op.deadletters.resolve.acme {"run_id":"run_1042","letter":"acme/run_1042/1","by":"alice","reason":"r","commit_state":"committed","result":{"id":1}}`,
 		},
 		{"deadletters discard acme/run_1042 --reason r --yes", "", 1, "", "NOT_FOUND: there is none", ""},
+		{
+			"deadletters assign acme/run_1042 --to billing --letter acme/run_1042/1 --reason r --yes", "", 0, "done", "",
+			`agentrun.op.deadletters.assign.acme {"run_id":"run_1042","letter":"acme/run_1042/1","by":"alice","reason":"r","to":"billing"}`,
+		},
+		{
+			"deadletters assign --tenant acme --owner platform --to billing --reason r --yes", "", 0, "1 done, 0 refused, 0 left", "",
+			`agentrun.op.deadletters.assign.acme {"by":"alice","reason":"r","to":"billing","filter":{"owner":"platform"},"limit":100}`,
+		},
 		{"deadletters replay --tenant acme --reason r --yes", "", 2, "", "--all", ""},
 		{"deadletters replay --tenant acme --all --reason r --yes", "", 1, "1 done, 1 refused, 1 left", "refused", ""},
 		{"runs list", "", 0, "0/2", "", `agentrun.op.runs.list._all {"limit":1000}`},

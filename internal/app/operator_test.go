@@ -52,9 +52,9 @@ func TestServiceIsDiscoverable(t *testing.T) {
 	}
 	slices.Sort(subjects)
 	want := []string{
-		"agentrun.op.deadletters.approve.*", "agentrun.op.deadletters.claim.*", "agentrun.op.deadletters.discard.*",
+		"agentrun.op.deadletters.approve.*", "agentrun.op.deadletters.assign.*", "agentrun.op.deadletters.claim.*", "agentrun.op.deadletters.discard.*",
 		"agentrun.op.deadletters.get.*", "agentrun.op.deadletters.list.*", "agentrun.op.deadletters.replay.*",
-		"agentrun.op.deadletters.resolve.*", "agentrun.op.runs.cancel.*", "agentrun.op.runs.discard.*", "agentrun.op.runs.get.*", "agentrun.op.runs.list.*",
+		"agentrun.op.deadletters.resolve.*", "agentrun.op.queues.get.*", "agentrun.op.queues.list.*", "agentrun.op.runs.cancel.*", "agentrun.op.runs.discard.*", "agentrun.op.runs.get.*", "agentrun.op.runs.list.*",
 		"agentrun.op.runs.payload.*", "agentrun.op.runs.report.*",
 	}
 	if !slices.Equal(subjects, want) {

@@ -186,6 +186,7 @@ type bulk struct {
 	by, reason string
 	replay     bool
 	decide     decision
+	to         string // the new owner, of an assignment; decide is nil then
 }
 
 // Bounds of a call in bulk.
@@ -238,11 +239,26 @@ func (o *Operator) bulk(ctx context.Context, tenant string, b bulk) (any, error)
 // one answers one letter of many.
 func (o *Operator) one(ctx context.Context, l *letter, b *bulk) Result {
 	out := Result{Tenant: l.id.Tenant, RunID: l.id.Run}
-	a, err := o.settle(ctx, l.id, run.Call{Letter: l.letterID, By: b.by, Reason: b.reason}, b.decide)
+	call := run.Call{Letter: l.letterID, By: b.by, Reason: b.reason}
+	var err error
+	if b.to != "" {
+		err = o.hand(ctx, l.id, call, b.to, b.filter)
+	} else {
+		var a *run.Answer
+		a, err = o.settle(ctx, l.id, call, func(r *run.Run, c run.Call) (*run.Answer, *run.Refusal) {
+			if refused := elsewhere(r, b.filter); refused != nil {
+				return nil, refused
+			}
+			return b.decide(r, c)
+		})
+		if err == nil {
+			out.Episode = a.Episode
+		}
+	}
 	var refused *run.Refusal
 	switch {
 	case err == nil:
-		out.OK, out.Episode = true, a.Episode
+		out.OK = true
 	case errors.As(err, &refused):
 		out.Code = refused.Code
 		if refused.Code == run.NotFound {

@@ -39,10 +39,11 @@ func Calls() []*Call {
 	claim := call("deadletters", "claim", "The oldest unclaimed dead letter, claimed for a time.", LetterShape{}, (*Operator).claim)
 	replay := call("deadletters", "replay", "Go on after the last proven step; with a filter, for many letters.", ActionReply{}, (*Operator).replay)
 	discard := call("deadletters", "discard", "Settle a letter, the run keeps its end; with a filter, for many letters.", ActionReply{}, (*Operator).discard)
+	assign := call("deadletters", "assign", "Hand a letter to another owner, who is told; with a filter, many letters.", ActionReply{}, (*Operator).assign)
 	runs := call("runs", "list", "Runs by their last change, oldest first, page by page.", RunsShape{}, (*Operator).listRuns)
 	queues := call("queues", "list", "All queues of jobs: how many wait in each, and how many executors take them.", QueuesReply{}, (*Operator).listQueues)
 	list.All, claim.All, runs.All, queues.All = true, true, true, true
-	replay.Bulk, discard.Bulk = true, true
+	replay.Bulk, discard.Bulk, assign.Bulk = true, true, true
 	return []*Call{
 		list,
 		call("deadletters", "get", "One open dead letter, whole.", LetterShape{}, (*Operator).getLetter),
@@ -51,6 +52,7 @@ func Calls() []*Call {
 		call("deadletters", "resolve", "Record what a person established about a write; the run goes on.", EpisodeReply{}, (*Operator).resolve),
 		call("deadletters", "approve", "Allow exactly the args that were refused; the run goes on.", EpisodeReply{}, (*Operator).approve),
 		discard,
+		assign,
 		call("runs", "get", "One run with its history.", RunReply{}, (*Operator).getRun),
 		call("runs", "payload", "Args and results of one run's steps, for those who may see them.", PayloadReply{}, (*Operator).getPayload),
 		runs,
@@ -118,6 +120,17 @@ type ReplayRequest struct {
 // DiscardRequest discards one letter, or with a filter many.
 type DiscardRequest struct {
 	RunID  string  `json:"run_id,omitempty"`
+	By     string  `json:"by"`
+	Reason string  `json:"reason"`
+	Letter string  `json:"letter,omitempty"`
+	Filter *Filter `json:"filter,omitempty"`
+	Limit  *int    `json:"limit,omitempty"`
+}
+
+// AssignRequest hands one letter, or with a filter many, to another owner.
+type AssignRequest struct {
+	RunID  string  `json:"run_id,omitempty"`
+	To     string  `json:"to"`
 	By     string  `json:"by"`
 	Reason string  `json:"reason"`
 	Letter string  `json:"letter,omitempty"`

@@ -265,7 +265,7 @@ func newLetter(c LetterChange) *letter {
 	}
 	return &letter{
 		id: c.ID, owner: c.Owner, seq: c.Seq, letterID: whole.ID, episode: episodeOf(whole.ID), summary: summary, claim: whole.Claim,
-		unowned: whole.Owner == "", reason: whole.ReasonCode, tool: whole.Tool, at: whole.CreatedAt,
+		unowned: whole.Owner == "", reason: whole.ReasonCode, tool: whole.Tool, at: whole.CreatedAt, assigned: whole.AssignedAt,
 		replayable: (deadletter.Allowed{Actions: whole.AllowedActions}).Allows(deadletter.Replay),
 	}
 }

@@ -19,7 +19,8 @@ type letter struct {
 	episode             int
 	seq                 uint64 // of its message
 	at                  envelope.Time
-	summary             []byte // JSON without the claim
+	assigned            envelope.Time // to this owner; 0: it is the first one
+	summary             []byte        // JSON without the claim
 	claim               *deadletter.Claim
 	claimSeq            uint64 // revision of the record that this claim is of, where this process wrote it; 0: the message's
 	replayable          bool
@@ -37,9 +38,10 @@ type stand struct {
 	ended   bool
 }
 
-// over: the record does not have this letter open any more. A header that is older than the letter says nothing.
+// over: the record does not have this letter open any more. A header that is older than the letter says nothing. Whose an open
+// letter is the messages say: they are not in one order with the headers.
 func (s stand) over(l *letter) bool {
-	return s.episode > l.episode || s.episode == l.episode && s.ended && s.open != l.owner
+	return s.episode > l.episode || s.episode == l.episode && s.ended && s.open == ""
 }
 
 // place is where a letter stands in a list: oldest first.
@@ -130,6 +132,9 @@ func (s *letters) put(l *letter) (changes []tally) {
 	}
 	if l.stand.over(l) {
 		return nil
+	}
+	if old != nil && old.letterID == l.letterID && old.owner != l.owner && l.assigned < old.assigned {
+		return nil // written for a former owner by one who did not know yet
 	}
 	if old != nil {
 		if old.letterID == l.letterID && old.owner == l.owner {

@@ -156,7 +156,7 @@ func (o *Operator) claim(ctx context.Context, tenant string, q *ClaimRequest) (a
 			after = next
 			continue
 		}
-		h, err := o.tryClaim(ctx, l, q.By, time.Duration(seconds*float64(time.Second)))
+		h, err := o.tryClaim(ctx, l, filter, q.By, time.Duration(seconds*float64(time.Second)))
 		o.release(l)
 		var refused *run.Refusal
 		if errors.As(err, &refused) {
@@ -207,9 +207,12 @@ func (o *Operator) release(l *letter) {
 }
 
 // tryClaim claims one letter. A refusal means that it is not to be had, and the index knows why.
-func (o *Operator) tryClaim(ctx context.Context, l *letter, by string, length time.Duration) (*record.Handle, error) {
+func (o *Operator) tryClaim(ctx context.Context, l *letter, f *Filter, by string, length time.Duration) (*record.Handle, error) {
 	h, err := o.change(ctx, l.id, func(h *record.Handle) (bool, error) {
 		now := o.Records.Now()
+		if refused := elsewhere(h.Run, f); refused != nil {
+			return false, refused
+		}
 		if r := h.Run.Letter; r != nil && r.Open && r.Claim != nil && r.Claim.Until > now {
 			o.Index.saved(h) // whoever has it is not asked about again
 			return false, refuse(run.Claimed, "the dead letter is claimed by %s until %s", r.Claim.By, r.Claim.Until)

@@ -241,7 +241,11 @@ func (o *Operator) image(ctx context.Context, h *record.Handle, settled string) 
 			return nil
 		case fresh.Run.Letter == nil || !fresh.Run.Letter.Open || fresh.Run.Letter.ID != r.Letter.ID:
 			return o.Records.RemoveLetter(ctx, h.ID, r.Letter.Owner)
+		case fresh.Run.Letter.Owner != r.Letter.Owner:
+			if err := o.Records.RemoveLetter(ctx, h.ID, r.Letter.Owner); err != nil { // it was handed on meanwhile
+				return err
+			}
 		}
-		h = fresh
+		h, r = fresh, fresh.Run
 	}
 }

@@ -41,7 +41,7 @@ func (rc *Reconciler) tendEnd(ctx context.Context, e *entry, h *record.Handle) e
 	}
 	rc.mu.Lock()
 	if settled := e.seq > h.Seq && rc.open[e.id] == ""; open && !settled {
-		rc.told[e.id] = r.Episode
+		rc.told[e.id] = tellingOf(r)
 	} else {
 		delete(rc.told, e.id)
 	}
@@ -51,12 +51,20 @@ func (rc *Reconciler) tendEnd(ctx context.Context, e *entry, h *record.Handle) e
 	return nil
 }
 
-// untold: nobody was told of this end yet. A claim, a report or a refused job changes the record of an ended run too, and
+// telling is what an owner is told of once: the end of an episode, and that its letter was handed to another owner.
+type telling struct {
+	episode  int
+	assigned envelope.Time
+}
+
+func tellingOf(r *run.Run) telling { return telling{r.Episode, r.Letter.Assigned} }
+
+// untold: the letter's owner was not told of this end yet. A claim, a report or a refused job changes the record of an ended run too, and
 // whoever has claimed the letter knows of it.
 func (rc *Reconciler) untold(r *run.Run) bool {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	return rc.told[r.ID()] != r.Episode && r.Letter.Claim == nil
+	return rc.told[r.ID()] != tellingOf(r) && r.Letter.Claim == nil
 }
 
 // seesLetter reports whether the message of the run's open letter was seen.
@@ -72,6 +80,9 @@ func (rc *Reconciler) alert(ctx context.Context, h *record.Handle) error {
 	r := h.Run
 	now := rc.Records.Now()
 	letter := r.BuildLetter()
+	if at := r.Letter.Assigned; at != 0 {
+		return rc.Records.Alert(ctx, letter.Assigned(now), fmt.Sprintf("%s/assigned/%d", letter.ID, at))
+	}
 	if a, ok := letter.Alert(now); ok {
 		return rc.Records.Alert(ctx, a, letter.ID)
 	}

@@ -141,8 +141,8 @@ type Reconciler struct {
 	lookups *lookups
 	aside   sync.WaitGroup // runs whose lookups are waited for
 	overdue map[run.ID]bool
-	refused map[run.ID]bool // what they must write finds no room
-	told    map[run.ID]int  // episode whose end was told of, while its letter is open
+	refused map[run.ID]bool    // what they must write finds no room
+	told    map[run.ID]telling // what its owner was told of, while its letter is open
 
 	outdated bool // of lead: the fleet's record is one of a newer version
 }
@@ -172,7 +172,7 @@ type passage struct {
 func New(c Config) *Reconciler {
 	return &Reconciler{
 		Config: c, runs: map[run.ID]*entry{}, ends: map[run.ID]*entry{}, passed: map[run.ID]passage{}, letters: map[run.ID][]lettered{}, open: map[run.ID]string{},
-		kick: make(chan struct{}, 1), bursts: newBursts(), lookups: &lookups{byTool: map[string]chan struct{}{}}, overdue: map[run.ID]bool{}, told: map[run.ID]int{}, refused: map[run.ID]bool{},
+		kick: make(chan struct{}, 1), bursts: newBursts(), lookups: &lookups{byTool: map[string]chan struct{}{}}, overdue: map[run.ID]bool{}, told: map[run.ID]telling{}, refused: map[run.ID]bool{},
 	}
 }
 
@@ -257,7 +257,7 @@ func (rc *Reconciler) change(c Change) {
 	case Reset:
 		rc.runs, rc.ends, rc.queue = map[run.ID]*entry{}, map[run.ID]*entry{}, nil
 		rc.open, rc.through, rc.settled = map[run.ID]string{}, 0, 0
-		rc.told, rc.overdue = map[run.ID]int{}, map[run.ID]bool{} // an end of the new store is another end
+		rc.told, rc.overdue = map[run.ID]telling{}, map[run.ID]bool{} // an end of the new store is another end
 		return
 	}
 	rc.through = max(rc.through, c.Seq)

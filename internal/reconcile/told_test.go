@@ -19,9 +19,9 @@ func TestToldIsForgottenWithTheLetter(t *testing.T) {
 	for i := range 100 {
 		id := run.ID{Tenant: "t", Run: fmt.Sprint(i)}
 		step(id, record.Header{State: "needs_human", Episode: 1, Letter: "o"})
-		rc.told[id] = 1 // as tendEnd does
+		rc.told[id] = telling{episode: 1} // as tendEnd does
 		step(id, record.Header{State: "needs_human", Episode: 1, Letter: "o"})
-		if rc.told[id] != 1 {
+		if rc.told[id] != (telling{episode: 1}) {
 			t.Fatal("a claim of the letter, and it is forgotten that somebody was told")
 		}
 		step(id, record.Header{State: "ready", Episode: 2}) // approved, and the run goes on to its end
@@ -33,7 +33,7 @@ func TestToldIsForgottenWithTheLetter(t *testing.T) {
 	}
 	id := run.ID{Tenant: "t", Run: "again"}
 	step(id, record.Header{State: "needs_human", Episode: 1, Letter: "o"})
-	rc.told[id], rc.overdue[id] = 1, true
+	rc.told[id], rc.overdue[id] = telling{episode: 1}, true
 	rc.change(Change{Kind: Reset})
 	if len(rc.told) != 0 || rc.Overdue() != 0 {
 		t.Errorf("of a store that was made anew %d ends count as told, %d runs as overdue", len(rc.told), rc.Overdue())

@@ -291,7 +291,9 @@ func (w *world) owing(id run.ID, r *run.Run) string {
 		if there != "" {
 			return "two letters"
 		}
-		there = l.id
+		if there = l.id; open != "" && sub.owner != r.Letter.Owner {
+			return "letter of " + r.Letter.Owner + " at " + sub.owner
+		}
 	}
 	if open != there {
 		return "letter open " + open + ", there " + there

@@ -113,6 +113,10 @@ func (p *player) answer(id run.ID) {
 		}
 		l := r.BuildLetter()
 		call := run.Call{Letter: l.ID, By: "alice", Reason: "looked into it", At: now}
+		if to := [...]string{"platform", "billing"}[p.dice.n("owner", 2)]; p.dice.n("assign", 4) == 0 && to != l.Owner {
+			changed, refused := r.Assign(call, to) // the letter stays open, and is answered another time
+			return changed && refused == nil
+		}
 		switch {
 		case slices.Contains(l.AllowedActions, deadletter.Resolve) && k > 0:
 			call.Step = l.Open[p.dice.n("open", len(l.Open))].Step

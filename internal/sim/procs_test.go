@@ -230,7 +230,10 @@ func (w *world) operatorCall(p *proc, id run.ID, what string, change func(r *run
 			_ = link{p}.Hint(h.Run.Lease.Holder, id)
 		}
 		_ = rs.Publish(p.ctx, h)
-		if owner != "" && !h.Run.Letter.Open {
+		if l := h.Run.Letter; owner != "" && l.Open && l.Owner != owner {
+			_ = rs.PublishLetter(p.ctx, h)
+		}
+		if l := h.Run.Letter; owner != "" && (!l.Open || l.Owner != owner) {
 			_ = rs.RemoveLetter(p.ctx, id, owner)
 		}
 		return

@@ -241,6 +241,8 @@ func happened(e *run.HistoryView) (string, Style) {
 		return step + ": reported" + by + " as " + commitWord(e.CommitState) + why, Cyan
 	case run.EventClaim:
 		return "the dead letter was claimed" + by, Cyan
+	case run.EventAssign:
+		return "the dead letter was handed to " + e.Owner + by + why, Cyan
 	case run.EventCancel, run.EventReplay, run.EventResolve, run.EventApprove, run.EventDiscard:
 		text := map[string]string{
 			run.EventCancel: "cancelled", run.EventReplay: "replayed", run.EventResolve: "resolved", run.EventApprove: "approved", run.EventDiscard: "discarded",

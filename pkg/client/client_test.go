@@ -210,6 +210,16 @@ func TestOperatorCalls(t *testing.T) {
 	if err != nil || len(bulk.Results) != 2 || !bulk.Results[0].OK || bulk.Results[0].Episode != 2 || bulk.Left != 1 {
 		t.Errorf("%+v, %v", bulk, err)
 	}
+	if err := c.Assign(ctx, "acme", client.AssignRequest{RunID: "f4", To: "platform", By: "ada", Reason: "not ours"}); err != nil {
+		t.Error(err)
+	}
+	if l := must[*deadletter.Letter](t)(c.Get(ctx, "acme", "f4")); l.Owner != "platform" || l.AssignedAt == 0 {
+		t.Errorf("handed on: %+v", l.Summary)
+	}
+	is(t, "to nobody", c.Assign(ctx, "acme", client.AssignRequest{RunID: "f4", By: "ada", Reason: "not ours"}), client.ErrBadRequest)
+	if bulk, err = c.AssignMany(ctx, "acme", client.BulkRequest{Filter: client.Filter{Owner: "platform"}, To: "support", By: "ada", Reason: "theirs"}); err != nil || len(bulk.Results) != 1 || !bulk.Results[0].OK {
+		t.Errorf("%+v, %v", bulk, err)
+	}
 	if err := c.Discard(ctx, "acme", client.DiscardRequest{RunID: "f4", By: "ada", Reason: "told the customer"}); err != nil {
 		t.Error(err)
 	}

@@ -253,6 +253,21 @@ func (c *Client) Discard(ctx context.Context, tenant string, q DiscardRequest) e
 	return c.call(ctx, "deadletters.discard", tenant, callWithin, q, nil)
 }
 
+// AssignRequest hands a dead letter to another owner.
+type AssignRequest struct {
+	RunID  string `json:"run_id"`
+	To     string `json:"to"` // the new owner, an identifier
+	By     string `json:"by"`
+	Reason string `json:"reason"`
+	Letter string `json:"letter,omitempty"` // the id of the letter that was looked at; another one is ErrConflict
+}
+
+// Assign hands a run's open dead letter to another owner, whom an alert tells. A claim on it ends. The letter of a later
+// episode is again its tool's or job's owner's. The same call again changes nothing.
+func (c *Client) Assign(ctx context.Context, tenant string, q AssignRequest) error {
+	return c.call(ctx, "deadletters.assign", tenant, callWithin, q, nil)
+}
+
 // BulkRequest is one call about many letters.
 type BulkRequest struct {
 	Filter    Filter          `json:"filter"`
@@ -260,6 +275,7 @@ type BulkRequest struct {
 	By        string          `json:"by"`
 	Reason    string          `json:"reason"`
 	AddBudget *budget.Request `json:"add_budget,omitempty"` // for ReplayMany only
+	To        string          `json:"to,omitempty"`         // the new owner, for AssignMany only
 }
 
 // BulkResult is what a call in bulk came to for one letter; Code is "" on success, else as in OpError.
@@ -286,6 +302,11 @@ func (c *Client) ReplayMany(ctx context.Context, tenant string, q BulkRequest) (
 // DiscardMany discards the letters that a filter chooses, as ReplayMany replays them.
 func (c *Client) DiscardMany(ctx context.Context, tenant string, q BulkRequest) (*BulkReply, error) {
 	return c.bulk(ctx, "deadletters.discard", tenant, q)
+}
+
+// AssignMany hands the letters that a filter chooses to the owner To, as ReplayMany replays them.
+func (c *Client) AssignMany(ctx context.Context, tenant string, q BulkRequest) (*BulkReply, error) {
+	return c.bulk(ctx, "deadletters.assign", tenant, q)
 }
 
 func (c *Client) bulk(ctx context.Context, name, tenant string, q BulkRequest) (*BulkReply, error) {

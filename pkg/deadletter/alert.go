@@ -73,6 +73,7 @@ var rules = map[string]struct {
 const (
 	unverifiedSummary = "A run ended while a write of it may have happened and could not be verified."
 	burstSummary      = "Several runs of the tenant ended for the same reason within five minutes."
+	assignedSummary   = "A dead letter was handed to this owner."
 	otherSummary      = "A run ended in a way that a person should look at."
 )
 
@@ -99,6 +100,14 @@ func (l *Letter) Alert(at envelope.Time) (Alert, bool) {
 		return Alert{}, false
 	}
 	return l.alert(severity, summary, at), true
+}
+
+// Assigned is the alert that tells the owner whom a letter was handed to: the letter's own, or a ticket where it raises none.
+func (l *Letter) Assigned(at envelope.Time) Alert {
+	if a, ok := l.Alert(at); ok {
+		return a
+	}
+	return l.alert(Ticket, assignedSummary, at)
 }
 
 // Disputed is the alert about evidence that contradicts how a run ended.

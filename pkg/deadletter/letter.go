@@ -60,6 +60,7 @@ type Summary struct {
 	Spent            envelope.Spent             `json:"spent"`
 	RawSize          int                        `json:"raw_size,omitempty"` // bytes of the whole unreadable job
 	CreatedAt        envelope.Time              `json:"created_at"`
+	AssignedAt       envelope.Time              `json:"assigned_at,omitempty"` // when it was handed to this owner; absent: it is the first
 	Claim            *Claim                     `json:"claim,omitempty"`
 }
 

@@ -10,7 +10,7 @@ import (
 // test fills every field and holds this file against the struct tags; until this file knows a new field, encoding/json
 // writes the record, so that no field is ever lost.
 
-var byHand = fields[Run]() == 47 && fields[Step]() == 41 && fields[Owed]() == 19 && fields[Event]() == 15 && fields[Effect]() == 4 &&
+var byHand = fields[Run]() == 47 && fields[Step]() == 41 && fields[Owed]() == 19 && fields[Event]() == 16 && fields[Effect]() == 4 &&
 	fields[JobRef]() == 4 && fields[Published]() == 3 && fields[End]() == 6 && fields[Lease]() == 6
 
 func fields[T any]() int { return reflect.TypeFor[T]().NumField() }
@@ -262,5 +262,6 @@ func (e *Event) append(buf []byte) ([]byte, error) {
 	o.TimeIf("answered_at", e.AnsweredAt)
 	o.IntIf("http_status", int64(e.HTTPStatus))
 	o.IntIf("mcp_code", int64(e.MCPCode))
+	o.TextIf("owner", e.Owner)
 	return o.End()
 }

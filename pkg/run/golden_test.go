@@ -160,6 +160,10 @@ func (h *teller) operator(w []string) any {
 		a, err = h.r.Replay(c, with)
 	case "discard":
 		a, err = h.r.Discard(c)
+	case "assign":
+		if _, err = h.r.Assign(c, w[1]); err == nil {
+			return fmt.Sprintf("letter %s is of %s", h.r.Letter.ID, h.r.Letter.Owner)
+		}
 	default:
 		h.t.Fatalf("no event %q", w[0])
 	}

@@ -25,7 +25,7 @@ func (r *Run) BuildLetter() *deadletter.Letter {
 		FailureClass: e.Row.Category, CommitState: e.Row.CommitState, NextAction: e.Row.NextAction, SafeDetails: e.Details,
 		CompletedEffects: r.completed(len(r.Effects)), RemainingSteps: r.remaining(nil), Open: r.letterOpen(), Evidence: r.letterEvidence(),
 		Replays: r.Replays, Budget: deadletter.BudgetOf(r.Budget), Spent: *r.Spent.Outcome(time.Duration(r.elapsed(e.At)) * time.Millisecond),
-		CreatedAt: r.Letter.At,
+		CreatedAt: r.Letter.At, AssignedAt: r.Letter.Assigned,
 	}}
 	if c := r.Letter.Claim; c != nil {
 		l.Claim = &deadletter.Claim{By: c.By, Until: c.Until}

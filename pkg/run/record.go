@@ -256,8 +256,10 @@ type Letter struct {
 	Open  bool   `json:"open"`
 	At    Time   `json:"at"`
 	// Settled is when it was answered; the record is remembered for the retention from then on.
-	Settled Time   `json:"settled_at,omitempty"`
-	Claim   *Claim `json:"claim,omitempty"`
+	Settled Time `json:"settled_at,omitempty"`
+	// Assigned is when it was handed to another owner, the latest time; 0: it has its first one.
+	Assigned Time   `json:"assigned_at,omitempty"`
+	Claim    *Claim `json:"claim,omitempty"`
 
 	Foreign envelope.Foreign `json:"-"`
 }
@@ -349,6 +351,8 @@ type Event struct {
 	HTTPStatus int  `json:"http_status,omitempty"`
 	MCPCode    int  `json:"mcp_code,omitempty"`
 
+	Owner string `json:"owner,omitempty"` // of an assignment: whose the letter is from then on
+
 	Foreign envelope.Foreign `json:"-"`
 }
 
@@ -365,6 +369,7 @@ const (
 	EventApprove  = "approve"
 	EventDiscard  = "discard"
 	EventClaim    = "claim"
+	EventAssign   = "assign"
 	EventWaive    = "waive"
 	EventAmend    = "amend"
 	EventRefused  = "refused"

@@ -323,6 +323,15 @@ func (w *sim) operatorEvent() {
 			call.Step = l.Open[w.c.next(len(l.Open))].Step
 		}
 	}
+	if w.c.next(8) == 0 {
+		to := [...]string{"platform", "billing"}[w.c.next(2)]
+		changed, refused := w.r.Assign(call, to)
+		w.say("assign %+v to %s: %v, %v", call, to, changed, refused)
+		if l := w.r.Letter; l.Open != open || w.r.Episode != episode || changed && (l.Owner != to || l.Claim != nil) {
+			w.broken(run.RuleNothingVanishes, "the letter handed to %s is %+v", to, l)
+		}
+		return
+	}
 	var what deadletter.Action
 	var refused *run.Refusal
 	switch w.c.next(5) {

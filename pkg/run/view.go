@@ -71,6 +71,7 @@ type HistoryView struct {
 	AnsweredAt  Time                 `json:"answered_at,omitempty"`
 	HTTPStatus  int                  `json:"http_status,omitempty"`
 	MCPCode     int                  `json:"mcp_code,omitempty"`
+	Owner       string               `json:"owner,omitempty"` // of an assignment: the letter's new owner
 }
 
 // State names of a run that has not ended (contract §9); the end's word otherwise.
@@ -147,7 +148,7 @@ func (r *Run) View(now Time) *View {
 	for _, e := range r.History {
 		v.History = append(v.History, HistoryView{
 			At: e.At, Kind: e.Kind, By: e.By, Step: e.Step, Attempt: e.Attempt, Code: e.Code, CommitState: e.CommitState, Reason: e.Reason,
-			StartedAt: e.Started, SentAt: e.SentAt, AnsweredAt: e.AnsweredAt, HTTPStatus: e.HTTPStatus, MCPCode: e.MCPCode,
+			StartedAt: e.Started, SentAt: e.SentAt, AnsweredAt: e.AnsweredAt, HTTPStatus: e.HTTPStatus, MCPCode: e.MCPCode, Owner: e.Owner,
 		})
 	}
 	return v

@@ -163,6 +163,7 @@ func operatorFlow(t *testing.T, n *natsServer) {
 		{"deadletters.list", "_all", `{}`},
 		{"deadletters.get", "acme", `{"run_id":"denied"}`},
 		{"deadletters.claim", "acme", `{"by":"alice"}`},
+		{"deadletters.assign", "acme", `{"run_id":"denied","to":"billing","by":"alice","reason":"a test"}`},
 		{"deadletters.discard", "acme", `{"run_id":"denied","by":"alice","reason":"a test"}`},
 		{"deadletters.replay", "acme", `{"run_id":"denied2","by":"alice","reason":"a test"}`},
 		{"runs.get", "acme", `{"run_id":"ok"}`},

@@ -82,6 +82,7 @@ func TestWhatEachUserIsRefused(t *testing.T) {
 			{what: "publish a job", publish: "agentrun.jobs.default.acme.r1"},
 			{what: "cancel a run", publish: "agentrun.op.runs.cancel.acme"},
 			{what: "answer a letter", publish: "agentrun.op.deadletters.discard.acme"},
+			{what: "hand a letter to another", publish: "agentrun.op.deadletters.assign.acme"},
 		}, unprivileged...),
 		"observer": append([]attempt{
 			{what: "publish a job", publish: "agentrun.jobs.default.acme.r1"},
