@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -84,6 +85,8 @@ type place struct {
 	inbox  string
 	store  string // a URL at which the streams must be
 	other  string // a URL at which there must be none; optional
+
+	stopHub, startHub func() // of a leaf node
 }
 
 const twoAccounts = "accounts { $SYS: {users: [{user: sys, password: p}]}, A: {jetstream: enabled, users: [{user: a, password: p}]} }\n"
@@ -95,11 +98,19 @@ func hubAndLeaf(t *testing.T) place {
 	hubFile, leafFile := filepath.Join(dir, "hub.conf"), filepath.Join(dir, "leaf.conf")
 	writeFile(t, hubFile, fmt.Sprintf("jetstream {store_dir: \"/replaced\", domain: hub}\nleafnodes {listen: \"127.0.0.1:%d\"}\n", port)+twoAccounts)
 	writeFile(t, leafFile, fmt.Sprintf("jetstream {store_dir: \"/replaced\", domain: edge}\nleafnodes {remotes: [{url: \"nats-leaf://a:p@127.0.0.1:%d\", account: A}]}\n", port)+twoAccounts)
-	hub, leaf := start(t, hubFile, nil), start(t, leafFile, nil)
+	store := t.TempDir()
+	startHub := func() *natsServer { return start(t, hubFile, func(o *server.Options) { o.StoreDir = store }) }
+	hub, leaf := startHub(), start(t, leafFile, nil)
 	bustest.Eventually(t, "the leaf node is connected", func() bool { return leaf.NumLeafNodes() == 1 && hub.NumLeafNodes() == 1 })
 	return place{
 		url: "nats://a:p@" + leaf.url, flags: []string{"--js-domain", "hub"}, client: []client.Option{client.Domain("hub")}, inbox: "_INBOX",
 		store: "nats://a:p@" + hub.url, other: "nats://a:p@" + leaf.url,
+		stopHub: func() {
+			hub.Shutdown()
+			hub.WaitForShutdown()
+			bustest.Eventually(t, "the leaf node has lost its hub", func() bool { return leaf.NumLeafNodes() == 0 })
+		},
+		startHub: func() { startHub() },
 	}
 }
 
@@ -107,6 +118,54 @@ func hubAndLeaf(t *testing.T) place {
 func TestAFleetAtALeafNode(t *testing.T) {
 	t.Parallel() // it waits for leases
 	fleetElsewhere(t, hubAndLeaf(t))
+}
+
+// TestALeafNodeThatLosesItsHub: the processes' own connections do not notice; the work waits, and goes on when the hub is back.
+func TestALeafNodeThatLosesItsHub(t *testing.T) {
+	t.Parallel() // it waits for heartbeats
+	p := hubAndLeaf(t)
+	flags := append([]string{"--nats", p.url, "--config", toolConfig(t)}, p.flags...)
+	reconcilerServe(t, append(flags, "--id", "r")...)
+	executor := executorServe(t, append(flags, "--id", "e")...)
+	nc, err := nats.Connect(p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	c, err := client.New(nc, p.client...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, runID := range []string{"before", "after"} {
+		if runID == "after" {
+			p.stopHub()
+			bustest.Eventually(t, "the executor is not ready", func() bool { return status(t, executor) == http.StatusServiceUnavailable })
+			p.startHub()
+		}
+		job := &run.Job{Tenant: "acme", RunID: runID, Steps: []run.JobStep{{Step: "a", Tool: "apply_credit", Args: []byte(`{}`)}, {Step: "b", Tool: "apply_lost", Args: []byte(`{}`)}}}
+		var r *client.Result
+		bustest.Eventually(t, "the stream takes a job", func() bool { // the hub is there again, and known to be in a moment
+			r, err = c.SubmitAndWait(ctx, job, client.Options{})
+			return !errors.Is(err, client.ErrNoStreams)
+		})
+		if err != nil || r.Outcome != "ok" {
+			t.Fatalf("%s: %+v, %v\n%s", runID, r, err, executor.log)
+		}
+	}
+	bustest.Eventually(t, "the executor is ready again", func() bool { return status(t, executor) == http.StatusOK })
+}
+
+// status is what a process says of its readiness.
+func status(t *testing.T, p *process) int {
+	t.Helper()
+	resp, err := http.Get("http://" + p.http + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
 }
 
 // TestThePermissionsInADomain: at the hub, whose server maps its domain before it checks, accounts.conf is right as it is;
