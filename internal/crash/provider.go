@@ -307,9 +307,13 @@ func (p *Provider) lookup(w http.ResponseWriter, r *http.Request, tool *Tool) {
 		}
 	}
 	answer := fmt.Sprintf("%d rows", len(items))
-	fails := p.chance("lookup", ref, nth) < 0.1
-	if fails {
+	dice := p.chance("lookup", ref, nth)
+	fails, busy := dice < 0.1, dice >= 0.1 && dice < 0.2
+	switch {
+	case fails:
 		answer = "failed"
+	case busy:
+		answer = "asked to come again"
 	}
 	p.lookups[ref] = append(p.lookups[ref], Lookup{Tool: tool.Name, Ref: ref, Answer: answer, At: time.Now()})
 	p.mu.Unlock()
@@ -318,6 +322,9 @@ func (p *Provider) lookup(w http.ResponseWriter, r *http.Request, tool *Tool) {
 		drop(w, false, true)
 	case fails:
 		p.reply(w, 500, map[string]any{"error": "failed"})
+	case busy:
+		w.Header().Set("Retry-After", "1")
+		p.reply(w, http.StatusTooManyRequests, map[string]any{"error": "busy"})
 	default:
 		p.reply(w, 200, map[string]any{"items": append([]map[string]any{}, items...)})
 	}
