@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -233,3 +234,28 @@ func freeAddr(t *testing.T) string {
 }
 
 func runOf(id string) run.ID { return run.ID{Tenant: "acme", Run: id} }
+
+// A journal that was lost before the copy was made, and whose successor in its directory the copy does not know yet, is not
+// waited for: who is in its place says that it is gone.
+func TestAReplacedJournalIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	e1, e2 := s.executor("e1"), s.executor("e2")
+	if err := errors.Join(e1.stop(), e2.stop(), os.RemoveAll(filepath.Join(s.dir, "e1"))); err != nil {
+		t.Fatal(err)
+	}
+	putBack := s.copied()
+	e1 = s.executor("e1")
+	s.reconciler("r1")
+	s.submitWrites()
+	s.onceEach()
+	if err := e1.stop(); err != nil {
+		t.Fatal(err)
+	}
+	putBack()
+	s.submitWrites()
+	starting := s.starting("e1")
+	s.executor("e2")
+	<-starting.ready
+	s.onceEach()
+}

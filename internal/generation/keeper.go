@@ -309,7 +309,16 @@ func (k *Keeper) step(ctx context.Context) (again bool, err error) {
 	if err := k.join(ctx, look); err != nil {
 		return false, err
 	}
-	if missing := s.Missing(); len(missing) > 0 {
+	missing := s.Missing()
+	if k.Journal != nil {
+		for _, m := range missing {
+			if k.replaces(m) {
+				// Awaited by a copy of the store that does not know yet who is in its place.
+				return true, Confirm(ctx, k.Store, m.Journal, k.wroteNow)
+			}
+		}
+	}
+	if len(missing) > 0 {
 		k.block(missingText(s.Cause, missing))
 		k.Lost(true)
 		time.AfterFunc(waitEvery, k.Store.Look)

@@ -38,12 +38,13 @@ func (k *Keeper) join(ctx context.Context, look Look) error {
 	}
 	k.mu.Lock()
 	age := time.Since(k.joined)
-	due := k.joined.IsZero() || k.dirty && age >= joinEvery || age >= k.Retention/refreshPart
+	first := k.joined.IsZero() // of this start
+	due := first || k.dirty && age >= joinEvery || age >= k.Retention/refreshPart
 	k.mu.Unlock()
 	if !due {
 		return nil
 	}
-	if look.Member == 0 {
+	if look.Member == 0 || first {
 		if err := k.replace(ctx); err != nil {
 			return err
 		}
@@ -60,11 +61,17 @@ func (k *Keeper) replace(ctx context.Context) error {
 	me := &k.Config.Member
 	me.Replaces = nil
 	for _, m := range members {
-		if m.Host == me.Host && m.Dir == me.Dir && m.Journal != me.Journal {
+		if k.replaces(m) {
 			me.Replaces = append(me.Replaces, m.Journal)
 		}
 	}
 	return nil
+}
+
+// replaces says whether a journal was in this journal's directory before it, and so is not there any more.
+func (k *Keeper) replaces(m Member) bool {
+	me := &k.Config.Member
+	return m.Host == me.Host && m.Dir == me.Dir && m.Journal != me.Journal
 }
 
 // register writes the executor's own record.
