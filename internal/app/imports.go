@@ -117,7 +117,16 @@ func (in *importer) borrow(m config.MCPImport, o *mcptool.Offer) error {
 		in.warn(m, "%s of %s is taken over as a write: the server says that it is no read", o.Name, m.Server)
 	}
 	spec := importedSpec(m, name, ref)
-	spec.Effect, spec.InputSchema, spec.OutputSchema, spec.PoisonAfter = effect, o.InputSchema, o.OutputSchema, in.file.Defaults.PoisonAfter
+	spec.Effect, spec.PoisonAfter = effect, in.file.Defaults.PoisonAfter
+	var unread [2]int
+	spec.InputSchema, unread[0] = connector.ReadableSchema(o.InputSchema)
+	spec.OutputSchema, unread[1] = connector.ReadableSchema(o.OutputSchema)
+	switch n := unread[0] + unread[1]; {
+	case n == 1:
+		in.warn(m, "%s of %s: 1 pattern in its schemas cannot be read; no value is held against it", o.Name, m.Server)
+	case n > 1:
+		in.warn(m, "%s of %s: %d patterns in its schemas cannot be read; no value is held against them", o.Name, m.Server, n)
+	}
 	in.borrowed = append(in.borrowed, borrowed{m, spec})
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -159,6 +160,47 @@ tools:
 	_, _, err = loadFile(t, testKinds(t), importNone, strings.Replace(file, "body.credit_id", "boddy.credit_id", 1))
 	if err == nil || !strings.Contains(err.Error(), "config.yaml:7:14: import of *.safe_details.reason: undeclared reference") {
 		t.Errorf("a wrong expression: %v", err)
+	}
+}
+
+// A tool is taken over whatever regular expressions its schemas have: what RE2 lacks is matched all the same, and what nobody
+// can read is left out and told.
+func TestImportWithPatterns(t *testing.T) {
+	s := mcp.NewServer(&mcp.Implementation{Name: "zod", Version: "4"}, nil)
+	for name, schema := range map[string]string{
+		"invite": `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"email":{"type":"string","format":"email","pattern":"^(?!\\.)(?!.*\\.\\.)[a-z.]+@[a-z.]+$"}}}`,
+		"pay":    `{"$schema":"https://example.invalid/dialect","type":"object","properties":{"amount":{"anyOf":[{"type":"number"},{"type":"string","pattern":"^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$"}]}}}`,
+		"broken": `{"type":"object","properties":{"a":{"type":"string","pattern":"(["},"b":{"type":"string","pattern":"^b"}}}`,
+	} {
+		s.AddTool(&mcp.Tool{Name: name, InputSchema: json.RawMessage(schema)}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			return &mcp.CallToolResult{}, nil
+		})
+	}
+	server := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil))
+	t.Cleanup(server.Close)
+	box, warnings, err := loadFile(t, testKinds(t), importMust, `mcp_servers: {zod: {url: "`+server.URL+`", import: ["*"]}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(warnings, "\n") != 0 || !strings.Contains(warnings, "broken of zod: 1 pattern in its schemas cannot be read") || strings.Contains(warnings, "([") {
+		t.Errorf("warnings: %s", warnings)
+	}
+	for _, c := range []struct{ tool, args, field string }{
+		{"invite", `{"email":"ada@example.org"}`, ""},
+		{"invite", `{"email":"ada..l@example.org"}`, "/email"},
+		{"pay", `{"amount":"12.50"}`, ""},
+		{"pay", `{"amount":"+."}`, "/amount"},
+		{"broken", `{"a":"anything","b":"b"}`, ""},
+		{"broken", `{"a":"anything","b":"c"}`, "/b"},
+	} {
+		tool, there := box.Registry.Get(c.tool)
+		if !there {
+			t.Errorf("%s is not taken over", c.tool)
+			continue
+		}
+		if field, ok := tool.CheckArgs(json.RawMessage(c.args)); field != c.field || ok != (c.field == "") {
+			t.Errorf("%s of %s: %q %v", c.tool, c.args, field, ok)
+		}
 	}
 }
 

@@ -15,27 +15,12 @@ import (
 
 var english = message.NewPrinter(language.English)
 
-// noLoader refuses every document that is not the schema itself: nothing is fetched from a network or a disk.
-type noLoader struct{}
-
-var errForeignSchema = errors.New("a schema may only refer to places inside itself")
-
-func (noLoader) Load(string) (any, error) { return nil, errForeignSchema }
-
-// compileSchema compiles the schema under one key of a tool's config; nil stays nil. Formats are annotations, as in
-// draft 2020-12, which is the default where the schema names no other.
+// compileSchema compiles the schema under one key of a tool's config; nil stays nil.
 func compileSchema(key string, doc any) (*jsonschema.Schema, error) {
 	if doc == nil {
 		return nil, nil
 	}
-	c := jsonschema.NewCompiler()
-	c.DefaultDraft(jsonschema.Draft2020)
-	c.UseLoader(noLoader{})
-	url := "schema:///" + key
-	if err := c.AddResource(url, doc); err != nil {
-		return nil, &SpecError{Path: []any{key}, Message: "not a JSON Schema"}
-	}
-	s, err := c.Compile(url)
+	s, err := CompileSchema("schema:///"+key, doc)
 	if err != nil {
 		return nil, schemaError(key, err)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -129,25 +129,13 @@ func decodeOffers(raw json.RawMessage) (out []*Offer, next string, err error) {
 	return out, page.Next, nil
 }
 
-// noLoader refuses every document that is not the schema itself.
-type noLoader struct{}
-
-func (noLoader) Load(string) (any, error) {
-	return nil, errors.New("a schema may only refer to places inside itself")
-}
-
 // compileSchema returns nil for a schema that is none: a server's mistake in it is no reason to refuse its results.
 func compileSchema(doc any) *jsonschema.Schema {
 	if doc == nil {
 		return nil
 	}
-	c := jsonschema.NewCompiler()
-	c.DefaultDraft(jsonschema.Draft2020)
-	c.UseLoader(noLoader{})
-	if c.AddResource("schema:///output", doc) != nil {
-		return nil
-	}
-	s, err := c.Compile("schema:///output")
+	readable, _ := connector.ReadableSchema(doc)
+	s, err := connector.CompileSchema("schema:///output", readable)
 	if err != nil {
 		return nil
 	}
