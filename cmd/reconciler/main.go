@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string, env app.Env) int {
 	}
 	c.Serve.Log, c.Serve.Lookup, c.Serve.Reload = env.Stderr, env.Lookup, env.Reload
 	return env.Serve(ctx, full, c.Serve.Complete, func(ctx context.Context) error {
-		app.KeepMemory(ctx, true)
+		app.KeepMemory(ctx, false)
 		return app.Reconciler(ctx, c.Serve.ReconcilerConfig)
 	})
 }

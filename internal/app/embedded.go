@@ -63,7 +63,6 @@ func StartEmbedded(addr, dir, domain string) (*Embedded, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the embedded NATS server's store: %w", err)
 	}
-	SpareMemory()
 	e := &Embedded{dir: dir, options: natsserver.Options{
 		ServerName: "agentrun", Host: host, Port: port,
 		JetStream: true, StoreDir: dir, JetStreamDomain: domain,

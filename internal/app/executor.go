@@ -25,7 +25,7 @@ import (
 func Executor(ctx context.Context, c ExecutorConfig) error {
 	kinds := newKinds(c.Tools...)
 	defer kinds.close()
-	kinds.again = importMust
+	kinds.again, kinds.data = importMust, c.ConfigData
 	box, warnings, err := kinds.load(ctx, c.Config, c.lookup(), importWait)
 	if err != nil {
 		return err
@@ -42,19 +42,29 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 		return err
 	}
 	defer p.end("the journal", j.Close)
-	if err := p.listen(c.HTTP); err != nil {
+	if err := p.listen(&c.Process); err != nil {
 		return err
 	}
 	defer p.close()
+	ctx, twin := context.WithCancelCause(ctx)
+	quit := func() {
+		twin(nil)
+		p.beside.Wait()
+	}
+	defer quit() // and before what these need is closed
 	if c.EmbeddedNATS {
 		embedded, err := embed(&c)
 		if err != nil {
 			return err
 		}
 		defer embedded.Close()
+		defer quit()
 		c.NATS = embedded.URL() // its real port, if --nats asked for a free one
 		p.log.Info("embedded NATS listens", "url", c.NATS)
-		go embedded.Mend(ctx, p.log, mendEvery)
+		if c.OnNATS != nil {
+			c.OnNATS(c.NATS)
+		}
+		p.beside.Go(func() { embedded.Mend(ctx, p.log, mendEvery) })
 	}
 	known, err := j.Known()
 	if err != nil {
@@ -65,11 +75,10 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 		return err
 	}
 	defer conn.Close()
+	defer quit()
 	if err := p.setup(ctx, conn, c.NATS, streams(&c.Process, c.Queues...)); err != nil {
 		return stopped(ctx, err)
 	}
-	ctx, twin := context.WithCancelCause(ctx)
-	defer twin(nil)
 	twins, err := alone(ctx, conn, j, c.ID, p.log, twin)
 	if err != nil {
 		return stopped(ctx, err)
@@ -83,7 +92,7 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	if store.Keeper, err = p.keeper(&c.Process, conn, j, w.Restore); err != nil {
 		return err
 	}
-	go store.Run(ctx)
+	p.beside.Go(func() { store.Run(ctx) })
 	name := uuid.NewString()
 	own := func() offer {
 		d := tools.digests()
@@ -99,11 +108,13 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	fleet := greet(ctx, conn, name, p.log, w.Sharing, w.Refresh)
 	tools.executors = fleet.executors
 	p.observer.Config(tools.digests().File)
-	go tools.follow(ctx, &c.Process, p.log, func() {
-		w.Refresh()
-		p.observer.Config(tools.digests().File)
-		_ = others.announce() // and again soon, should it be lost
-	}, kinds)
+	p.beside.Go(func() {
+		tools.follow(ctx, &c.Process, p.log, func() {
+			w.Refresh()
+			p.observer.Config(tools.digests().File)
+			_ = others.announce() // and again soon, should it be lost
+		}, kinds)
+	})
 	return p.work(ctx, &c, conn, j, w, store, fleet)
 }
 
@@ -124,6 +135,7 @@ func newWorker(c *ExecutorConfig, p *process, conn *bus.Conn, j *journal.Journal
 func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
 	kinds := newKinds(c.Tools...)
 	defer kinds.close()
+	kinds.data = c.ConfigData
 	box, _, err := kinds.load(ctx, c.Config, c.lookup(), importSeen)
 	if err != nil {
 		return err

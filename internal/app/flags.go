@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/trace"
@@ -53,12 +56,20 @@ type Process struct {
 }
 
 // Seams are what a caller in the same process hands over instead of flags: the command gives the log's writer, tests and
-// the demo want to know when the process is ready.
+// the demo want to know when the process is ready, and a program of somebody else's has its own idea of most things.
 type Seams struct {
+	// Guest: the program is not the command. What belongs to the whole process is left alone: the traces that its
+	// environment asks for, the collector's settings. HTTP may be empty: no address is listened at.
+	Guest       bool
+	ConfigData  []byte             // the config itself, instead of the file; may be nil
+	NATSOptions []nats.Option      // of the connection, beside the flags'; those that the runtime relies on win
+	Endpoints   func(http.Handler) // told of /healthz, /readyz and /metrics when there is something to answer; may be nil
+
 	Log     io.Writer                        // where the log goes; nil discards it
 	Logger  *slog.Logger                     // wins over Log, LogFormat and LogLevel when set
 	Lookup  func(name string) (string, bool) // for ${NAME} in the config file; nil is os.LookupEnv
 	OnReady func(httpAddr string)            // called once, when the process is ready; may be nil
+	OnNATS  func(url string)                 // told where the server of EmbeddedNATS is reached; may be nil
 	Reload  <-chan struct{}                  // each message reloads the config file; may be nil
 	Tools   []*connector.Tool                // of the program itself, beside those of the config file
 	Tracer  *trace.Tracer                    // shows calls in traces, and stays the caller's; nil: as the environment says
@@ -126,7 +137,7 @@ func (c *Process) Complete() error {
 	if err := c.Connection.Check(); err != nil {
 		return err
 	}
-	if c.Config == "" {
+	if c.Config == "" && c.ConfigData == nil {
 		return fmt.Errorf("--config: name the config file with the tools")
 	}
 	if c.ID == "" {
@@ -142,7 +153,7 @@ func (c *Process) Complete() error {
 	if err := span("--lease", c.Lease, 200*time.Millisecond, time.Hour); err != nil {
 		return err
 	}
-	if _, _, err := net.SplitHostPort(c.HTTP); err != nil {
+	if _, _, err := net.SplitHostPort(c.HTTP); err != nil && (c.HTTP != "" || !c.Guest) {
 		return fmt.Errorf("--http: %q is not host:port", c.HTTP)
 	}
 	if err := within("--replicas", int64(c.Replicas), 1, 5); err != nil {

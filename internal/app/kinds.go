@@ -22,6 +22,7 @@ type kinds struct {
 	nats  *natstool.Kind
 	extra []*connector.Tool // of the program itself
 	again importing         // at a reload
+	data  []byte            // the config itself, where there is no file
 
 	mu  sync.Mutex
 	mcp *mcptool.Kind // of the config as it stands
@@ -51,7 +52,7 @@ func (k *kinds) use(conn natstool.Conn) { k.nats.Use(conn) }
 // load reads the config file and compiles its tools; nothing changes unless all of it is good. What is wrong with the
 // content comes as Faults.
 func (k *kinds) load(ctx context.Context, path string, lookup func(string) (string, bool), imports importing) (*Toolbox, []config.Warning, error) {
-	file, warnings, err := config.Load(path, lookup)
+	file, warnings, err := k.read(path, lookup)
 	var wrong config.Errors
 	if errors.As(err, &wrong) {
 		return nil, warnings, Faults(strings.Split(wrong.Error(), "\n"))
@@ -76,6 +77,13 @@ func (k *kinds) load(ctx context.Context, path string, lookup func(string) (stri
 	k.mcp.Leave(next)
 	k.mcp = next
 	return &Toolbox{File: file, Registry: registry}, warnings, nil
+}
+
+func (k *kinds) read(path string, lookup func(string) (string, bool)) (*config.File, []config.Warning, error) {
+	if k.data != nil {
+		return config.Parse("config", k.data, lookup)
+	}
+	return config.Load(path, lookup)
 }
 
 // withDefaults gives the program's tools the file's policies where they have none of their own.

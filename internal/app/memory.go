@@ -37,10 +37,13 @@ const (
 )
 
 // KeepMemory lets the garbage collector run less often while there is work, and gives memory back to the system when the
-// work is over, until ctx ends. Without tune, and with GOGC set, how often it runs is somebody else's to say. The collector
-// is the process's: a command calls this, once.
-func KeepMemory(ctx context.Context, tune bool) {
-	k := newKeeper(tune)
+// work is over, until ctx ends. With a NATS server in the process it runs more often instead, as SpareMemory has it. With
+// GOGC set, how often it runs is somebody else's to say. The collector is the process's: a command calls this, once.
+func KeepMemory(ctx context.Context, server bool) {
+	if server {
+		SpareMemory()
+	}
+	k := newKeeper(!server)
 	k.set(true) // to start is work
 	go k.run(ctx)
 }

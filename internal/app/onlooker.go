@@ -157,11 +157,11 @@ func (p *process) watchQueues(ctx context.Context, conn *bus.Conn) (queues, erro
 	if stop == nil {
 		return queues{}, err
 	}
-	go func() {
+	p.beside.Go(func() {
 		defer stop()
 		q.fleet.follow(ctx, conn.NATS(), p.log)
-	}()
-	go q.watch(ctx, p)
+	})
+	p.beside.Go(func() { q.watch(ctx, p) })
 	return q, nil
 }
 

@@ -193,9 +193,15 @@ func versionLine(name string, info *debug.BuildInfo) string {
 // Defaults fills a process's flags (a pointer to ExecutorConfig or ReconcilerConfig) from args and defaults alone, no
 // environment, and completes them: for processes that are started inside another.
 func Defaults(flags interface{ Complete() error }, args []string) error {
-	none := Env{Lookup: func(string) (string, bool) { return "", false }, Stdout: io.Discard, Stderr: io.Discard}
-	if _, err := Parse("serve", "", flags, args, none); err != nil {
+	if err := Fill(flags, args); err != nil {
 		return err
 	}
 	return flags.Complete()
+}
+
+// Fill is Defaults for a caller that changes the flags before it completes them.
+func Fill(flags any, args []string) error {
+	none := Env{Lookup: func(string) (string, bool) { return "", false }, Stdout: io.Discard, Stderr: io.Discard}
+	_, err := Parse("serve", "", flags, args, none)
+	return err
 }

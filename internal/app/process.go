@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/agentrun/executor/internal/config"
@@ -18,8 +19,9 @@ type process struct {
 	ready    *observe.Readiness
 	http     *observe.Server
 
-	onStarted  func() // told that the start is over; may be nil
-	onDraining func() // told that nothing new is taken; may be nil
+	onStarted  func()         // told that the start is over; may be nil
+	onDraining func()         // told that nothing new is taken; may be nil
+	beside     sync.WaitGroup // what goes on beside the work until the process's context ends
 }
 
 // httpGrace is how long requests in flight may take when the process ends.
@@ -43,9 +45,23 @@ func newProcess(role observe.Role, c *Process, box *Toolbox) (*process, error) {
 }
 
 // listen serves the HTTP endpoints: from here on /healthz answers, and /readyz says "starting". Close it.
-func (p *process) listen(addr string) (err error) {
-	p.http, err = observe.Listen(addr, observe.Handler(p.observer.Registry(), p.ready))
+func (p *process) listen(c *Process) (err error) {
+	h := observe.Handler(p.observer.Registry(), p.ready)
+	if c.Endpoints != nil {
+		c.Endpoints(h)
+	}
+	if c.HTTP != "" {
+		p.http, err = observe.Listen(c.HTTP, h)
+	}
 	return err
+}
+
+// addr is where the HTTP endpoints are, "" if nowhere.
+func (p *process) addr() string {
+	if p.http == nil {
+		return ""
+	}
+	return p.http.Addr()
 }
 
 // warn logs what is odd about the config.
@@ -63,6 +79,9 @@ func (p *process) end(what string, close func() error) {
 }
 
 func (p *process) close() {
+	if p.http == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), httpGrace)
 	defer cancel()
 	if err := p.http.Close(ctx); err != nil {
@@ -84,9 +103,9 @@ func (p *process) started(c *Process) {
 		p.onStarted()
 	}
 	p.ready.Started()
-	p.log.Info("ready", "http", p.http.Addr())
+	p.log.Info("ready", "http", p.addr())
 	if c.OnReady != nil {
-		c.OnReady(p.http.Addr())
+		c.OnReady(p.addr())
 	}
 }
 

@@ -20,6 +20,7 @@ const auditEvery = time.Second
 func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	kinds := newKinds(c.Tools...)
 	defer kinds.close()
+	kinds.data = c.ConfigData
 	box, warnings, err := kinds.load(ctx, c.Config, c.lookup(), importSeen)
 	if err != nil {
 		return err
@@ -30,7 +31,7 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	}
 	kinds.watch(p)
 	p.warn(warnings)
-	if err := p.listen(c.HTTP); err != nil {
+	if err := p.listen(&c.Process); err != nil {
 		return err
 	}
 	defer p.close()
@@ -39,6 +40,11 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 		return err
 	}
 	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		p.beside.Wait()
+	}()
 	if err := p.setup(ctx, conn, c.NATS, streams(&c.Process)); err != nil {
 		return stopped(ctx, err)
 	}
@@ -46,12 +52,14 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	if err != nil {
 		return err
 	}
-	go keeper.Run(ctx)
+	p.beside.Go(func() { keeper.Run(ctx) })
 	kinds.use(conn.NATS())
 	tools := newLive(box)
 	defer p.traced(ctx, "agentrun-reconciler", &c.Process, tools)()
 	p.observer.Config(tools.digests().File)
-	go tools.follow(ctx, &c.Process, p.log, func() { p.observer.Config(tools.digests().File) }, kinds)
+	p.beside.Go(func() {
+		tools.follow(ctx, &c.Process, p.log, func() { p.observer.Config(tools.digests().File) }, kinds)
+	})
 	lines, err := p.watchQueues(ctx, conn)
 	if err != nil {
 		return err
@@ -100,7 +108,7 @@ func (p *process) reconcile(ctx context.Context, c *ReconcilerConfig, rc *reconc
 		return err
 	}
 	defer withdraw()
-	go a.run(ctx)
+	p.beside.Go(func() { a.run(ctx) })
 	p.started(&c.Process)
 	for tick := time.NewTicker(auditEvery); ; {
 		p.observer.Audited(a.result())

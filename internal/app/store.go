@@ -138,7 +138,7 @@ func streams(c *Process, queues ...string) bus.Config {
 // busOptions are those of a process's connection.
 func busOptions(c *Process, p *process, name string, seen uint64, fleet ...string) bus.Options {
 	o := c.Connection.bus(name + " " + c.ID)
-	o.Logger, o.Fleet, o.Seen = p.log, append(fleet, generation.StateName), seen
+	o.Logger, o.Fleet, o.Seen, o.Extra = p.log, append(fleet, generation.StateName), seen, c.NATSOptions
 	return o
 }
 

@@ -21,6 +21,9 @@ func (p *process) traced(ctx context.Context, service string, c *Process, t *liv
 		t.tracer = c.Tracer
 		return func() {}
 	}
+	if c.Guest {
+		return func() {}
+	}
 	tracer, err := trace.FromEnvironment(ctx, os.Getenv, service, c.ID, p.log)
 	if err != nil {
 		p.log.Warn("no traces", "error", err)

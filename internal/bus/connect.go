@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,7 +59,8 @@ type Options struct {
 	Fleet []string // names of records of the fleet that every look at the streams reads
 	Seen  uint64   // the highest sequence of AGENTRUN_RUNS that is known from before; a server that shows less has gone back
 
-	InboxPrefix string // default _INBOX
+	InboxPrefix string        // default _INBOX
+	Extra       []nats.Option // applied first, so that what this package relies on wins
 	InProcess   nats.InProcessConnProvider
 	Logger      *slog.Logger // default: slog.Default()
 
@@ -148,19 +150,19 @@ func Connect(o Options) (*Conn, error) {
 }
 
 func (c *Conn) natsOptions(o Options) []nats.Option {
-	opts := []nats.Option{
+	opts := append(slices.Clone(o.Extra),
 		nats.Name(o.Name),
 		nats.MaxReconnects(-1),
 		nats.RetryOnFailedConnect(true),
 		nats.IgnoreAuthErrorAbort(),
-		nats.ReconnectWait(250 * time.Millisecond),
+		nats.ReconnectWait(250*time.Millisecond),
 		nats.ReconnectJitter(100*time.Millisecond, 500*time.Millisecond),
 		// Nothing is kept for later by the client: what could not be sent now is decided anew by us.
 		nats.ReconnectBufSize(-1),
-		nats.PingInterval(5 * time.Second),
+		nats.PingInterval(5*time.Second),
 		nats.MaxPingsOutstanding(2),
-		nats.Timeout(2 * time.Second),
-		nats.DrainTimeout(10 * time.Second),
+		nats.Timeout(2*time.Second),
+		nats.DrainTimeout(10*time.Second),
 		nats.ConnectHandler(func(nc *nats.Conn) {
 			c.log.Info("nats connected", "url", nc.ConnectedUrlRedacted())
 			c.reached()
@@ -203,7 +205,7 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 			}
 			c.log.Error("nats", "error", err)
 		}),
-	}
+	)
 	if o.InboxPrefix != "" {
 		opts = append(opts, nats.CustomInboxPrefix(o.InboxPrefix))
 	}

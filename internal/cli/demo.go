@@ -96,6 +96,7 @@ func startStack(ctx context.Context, dir string, config []byte) (*stack, error) 
 	if err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
+	app.SpareMemory()
 	nats, err := app.StartEmbedded("127.0.0.1:0", filepath.Join(dir, "nats"), "")
 	if err != nil {
 		return nil, errors.Join(err, log.Close())

@@ -48,7 +48,7 @@ func Run(ctx context.Context, args []string, env app.Env, tools ...*connector.To
 		c.Serve.Tools = tools
 		c.Serve.Log, c.Serve.Lookup, c.Serve.Reload = env.Stderr, env.Lookup, env.Reload
 		return env.Serve(ctx, full, c.Serve.Complete, func(ctx context.Context) error {
-			app.KeepMemory(ctx, !c.Serve.EmbeddedNATS)
+			app.KeepMemory(ctx, c.Serve.EmbeddedNATS)
 			return app.Executor(ctx, c.Serve.ExecutorConfig)
 		})
 	case "check":

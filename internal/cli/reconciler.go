@@ -29,7 +29,7 @@ func RunReconciler(ctx context.Context, args []string, env app.Env, tools ...*co
 	}
 	c.Serve.Log, c.Serve.Lookup, c.Serve.Reload, c.Serve.Tools = env.Stderr, env.Lookup, env.Reload, tools
 	return env.Serve(ctx, name+" "+command, c.Serve.Complete, func(ctx context.Context) error {
-		app.KeepMemory(ctx, true)
+		app.KeepMemory(ctx, false)
 		return app.Reconciler(ctx, c.Serve.ReconcilerConfig)
 	})
 }

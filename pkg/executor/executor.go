@@ -3,11 +3,13 @@
 //
 //	func main() { executor.Main(refund) }
 //
+// Run is the same inside a program of your own, such as a service or a test, until a context ends.
+//
 // On Linux the program is also started again for each command tool's call and each MCP server, with argv[0] agentrun-guard: that
 // process ends before main, during package initialisation, which must therefore have no effects outside the process.
 //
-// Tools are made with connector.Func. A reconciler must know the same tools, because it holds unknown writes to their
-// policy and does their lookups: that is a program that calls Reconciler.
+// Tools are made with connector.Func and connector.Typed. A reconciler must know the same tools, because it holds unknown
+// writes to their policy and does their lookups: that is a program that calls Reconciler or RunReconciler.
 package executor
 
 import (
