@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -72,5 +73,30 @@ func TestEveryOperatorCallHasAMethod(t *testing.T) {
 		if !strings.Contains(string(page), "`"+method[1]+"`") {
 			t.Errorf("docs/client.md does not name %s, which makes %s", method[1], c.Name())
 		}
+	}
+}
+
+// A publisher's build holds the packages of the contract, the NATS client and OpenTelemetry's API, and none of what a process
+// that serves is made of.
+func TestAPublishersBuildHoldsNoServer(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}} {{.ImportPath}}", ".").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	modules := map[string]bool{
+		"github.com/agentrun/executor": true, "github.com/nats-io/nats.go": true, "github.com/nats-io/nkeys": true, "github.com/nats-io/nuid": true,
+		"github.com/klauspost/compress": true, "github.com/cespare/xxhash/v2": true, "go.opentelemetry.io/otel": true, "go.opentelemetry.io/otel/trace": true,
+		"golang.org/x/crypto": true, "golang.org/x/sys": true, "golang.org/x/text": true,
+	}
+	client := false
+	for line := range strings.Lines(string(out)) {
+		module, pkg, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if module != "" && !modules[module] {
+			t.Errorf("a build of pkg/client holds %s, of %s", pkg, module)
+		}
+		client = client || strings.HasSuffix(pkg, "/pkg/client")
+	}
+	if !client {
+		t.Errorf("go list says\n%s", out)
 	}
 }

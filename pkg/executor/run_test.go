@@ -202,7 +202,8 @@ func TestRunDrains(t *testing.T) {
 		t.Run(fmt.Sprint(patient), func(t *testing.T) {
 			called, let := make(chan struct{}), make(chan struct{})
 			var cut error
-			o := executor.Options{NATS: server.URL, Data: t.TempDir(), Queues: []string{fmt.Sprintf("q%v", patient)}, Tools: []*connector.Tool{
+			log := &waiting{text: "draining", seen: make(chan struct{})}
+			o := executor.Options{NATS: server.URL, Data: t.TempDir(), Queues: []string{fmt.Sprintf("q%v", patient)}, Logger: slog.New(log), Tools: []*connector.Tool{
 				tool(t, "slow", func(ctx context.Context, _ *connector.Call) (json.RawMessage, error) {
 					close(called)
 					select {
@@ -243,11 +244,12 @@ func TestRunDrains(t *testing.T) {
 			}
 			<-called
 			e.stop()
+			<-log.seen
 			if patient {
 				select {
 				case err := <-e.ended:
 					t.Fatalf("Run returned (%v) before its call had", err)
-				case <-time.After(50 * time.Millisecond): // it would have done so at once
+				default:
 				}
 				close(let)
 			}
@@ -346,6 +348,23 @@ tools:
 	if err := e.end(); err != nil {
 		t.Error(err)
 	}
+}
+
+// waiting is a log in which a message is waited for.
+type waiting struct {
+	slog.Handler
+	text string
+	seen chan struct{}
+}
+
+func (w *waiting) Enabled(context.Context, slog.Level) bool { return true }
+func (w *waiting) WithAttrs([]slog.Attr) slog.Handler       { return w }
+
+func (w *waiting) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == w.text {
+		close(w.seen)
+	}
+	return nil
 }
 
 // locked is a log that several goroutines write.
