@@ -79,7 +79,7 @@ func TestEveryOperatorCallHasAMethod(t *testing.T) {
 // A publisher's build holds the packages of the contract, the NATS client and OpenTelemetry's API, and none of what a process
 // that serves is made of.
 func TestAPublishersBuildHoldsNoServer(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}} {{.ImportPath}}", ".").Output()
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}} {{with .Module}}{{.Path}}{{end}}", ".").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
@@ -90,7 +90,7 @@ func TestAPublishersBuildHoldsNoServer(t *testing.T) {
 	}
 	client := false
 	for line := range strings.Lines(string(out)) {
-		module, pkg, _ := strings.Cut(strings.TrimSpace(line), " ")
+		pkg, module, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if module != "" && !modules[module] {
 			t.Errorf("a build of pkg/client holds %s, of %s", pkg, module)
 		}
