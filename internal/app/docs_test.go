@@ -57,6 +57,11 @@ func TestTheExamplesInTheDocs(t *testing.T) {
 	if n := strings.Count(string(program), "\n"); n >= 40 {
 		t.Errorf("the custom executor has %d lines", n)
 	}
+	typed, err := os.ReadFile(filepath.Join("..", "..", "pkg", "connector", "example_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	program = append(program, typed...)
 	for _, block := range blocks(string(data), "go") {
 		if indented := "\t" + strings.ReplaceAll(strings.TrimSpace(block), "\n", "\n\t"); !strings.Contains(string(program), indented) {
 			t.Errorf("the example in Go is not the program's:\n%s", block)

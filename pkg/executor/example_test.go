@@ -29,8 +29,11 @@ func ExampleMain() {
 
 // An executor inside a service or a test: it starts, a job is done, and it drains when its context ends.
 func ExampleRun() {
-	greet, err := connector.Func("greet", envelope.Read, func(_ context.Context, c *connector.Call) (json.RawMessage, error) {
-		return json.RawMessage(`"hello"`), nil
+	type person struct {
+		Name string `json:"name"`
+	}
+	greet, err := connector.Typed("greet", envelope.Read, func(_ context.Context, _ *connector.Call, in person) (string, error) {
+		return "Hello, " + in.Name, nil
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -70,7 +73,7 @@ func ExampleRun() {
 	}
 	result, err := c.SubmitAndWait(ctx, &run.Job{
 		Tenant: "acme", RunID: "greet_1",
-		Steps: []run.JobStep{{Step: "greet", Tool: "greet", Args: json.RawMessage(`{}`)}},
+		Steps: []run.JobStep{{Step: "greet", Tool: "greet", Args: json.RawMessage(`{"name":"Ada"}`)}},
 	}, client.Options{})
 	if err != nil {
 		log.Fatal(err)
@@ -80,6 +83,6 @@ func ExampleRun() {
 	cancel() // no new jobs; calls in flight finish
 	fmt.Println("ended:", <-ended)
 	// Output:
-	// ok "hello"
+	// ok "Hello, Ada"
 	// ended: <nil>
 }

@@ -8,7 +8,7 @@
 // On Linux the program is also started again for each command tool's call and each MCP server, with argv[0] agentrun-guard: that
 // process ends before main, during package initialisation, which must therefore have no effects outside the process.
 //
-// Tools are made with connector.Func. A reconciler must know the same tools, because it holds unknown
+// Tools are made with connector.Func and connector.Typed. A reconciler must know the same tools, because it holds unknown
 // writes to their policy and does their lookups: that is a program that calls Reconciler or RunReconciler.
 package executor
 
