@@ -25,6 +25,7 @@ const (
 	depthsEvery   = 5 * time.Second
 	depthsTimeout = 5 * time.Second
 	depthsPause   = 250 * time.Millisecond // while a whole fleet comes or goes
+	depthsAgain   = time.Minute            // where they could not be read: a user may lack the right, which the server logs each time
 )
 
 // onlooker knows the executors of the fleet and is none. What it hears of its own question tells that it hears at all: a
@@ -61,10 +62,7 @@ func (o *onlooker) told(data []byte) {
 	var said offer
 	if json.Unmarshal(data, &said) != nil || !said.Asks {
 		if o.roster.heard(data) {
-			select {
-			case o.news <- struct{}{}:
-			default:
-			}
+			o.stir()
 		}
 		return
 	}
@@ -72,6 +70,14 @@ func (o *onlooker) told(data []byte) {
 	defer o.mu.Unlock()
 	if said.Name == o.asked && o.echoed.IsZero() {
 		o.echoed = o.now()
+	}
+}
+
+// stir has the queues looked at soon.
+func (o *onlooker) stir() {
+	select {
+	case o.news <- struct{}{}:
+	default:
 	}
 }
 
@@ -95,6 +101,7 @@ func (o *onlooker) follow(ctx context.Context, nc *nats.Conn, log *slog.Logger) 
 			return
 		case <-connected:
 			o.ask()
+			o.stir()
 		case <-tick.C:
 			if heard, _ := o.hears(); heard || !nc.IsConnected() {
 				continue
@@ -169,7 +176,11 @@ func (p *process) watchQueues(ctx context.Context, conn *bus.Conn) (queues, erro
 func (q queues) watch(ctx context.Context, p *process) {
 	said := map[string]bool{}
 	for tick := time.NewTicker(depthsEvery); ; {
-		q.once(ctx, p, said)
+		if q.once(ctx, p, said) {
+			tick.Reset(depthsEvery)
+		} else {
+			tick.Reset(depthsAgain)
+		}
 		select {
 		case <-ctx.Done():
 			tick.Stop()
@@ -186,15 +197,20 @@ func (q queues) watch(ctx context.Context, p *process) {
 	}
 }
 
-func (q queues) once(ctx context.Context, p *process, said map[string]bool) {
+// once looks at the queues; it reports whether they could be read.
+func (q queues) once(ctx context.Context, p *process, said map[string]bool) bool {
+	if !q.conn.Connected() {
+		return true
+	}
 	limited, cancel := context.WithTimeout(ctx, depthsTimeout)
 	defer cancel()
+	p.observer.Configs(configsByQueue(q.fleet.living()))
 	list, unnamed, err := q.List(limited)
 	if err != nil {
 		if ctx.Err() == nil {
-			p.log.Debug("queues not looked at", "error", err)
+			p.log.Warn("how many jobs wait in which queue cannot be read", "error", err)
 		}
-		return
+		return false
 	}
 	_, known := q.fleet.hears()
 	shown := make([]observe.Queue, len(list))
@@ -209,5 +225,5 @@ func (q queues) once(ctx context.Context, p *process, said map[string]bool) {
 		}
 	}
 	p.observer.Queues(shown, unnamed)
-	p.observer.Configs(configsByQueue(q.fleet.living()))
+	return true
 }
