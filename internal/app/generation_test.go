@@ -211,9 +211,9 @@ func TestRecordsThatExpireByHand(t *testing.T) {
 			status, body := s.readyz(p)
 			return status == 503 && strings.Contains(body, "max_age is 1h0m0s, must be 0s; mend it: nats stream edit AGENTRUN_RUNS")
 		})
-		if !strings.Contains(s.metrics(p), `agentrun_store_fault{fault="settings"} 1`) {
-			t.Errorf("%s has no metric of it", name)
-		}
+		bustest.Eventually(t, name+" has a metric of it", func() bool {
+			return strings.Contains(s.metrics(p), `agentrun_store_fault{fault="settings"} 1`)
+		})
 	}
 	s.submitWrites()
 	set(0)
