@@ -41,8 +41,8 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 	if earlier {
 		s.FirstSent = in.At
 	}
-	if s != nil && s.State == InDoubt && in.Attempt > s.Attempt && (reply.OK || !s.Doubt.Resend) {
-		// A later dispatch was made, so the earlier one had been settled as not committed before it.
+	if s != nil && in.Attempt > s.Attempt && (s.State == Executing || s.State == InDoubt && (reply.OK || !s.Doubt.Resend)) {
+		// A later dispatch was made, so the earlier one had been settled as not committed before it, or may be repeated.
 		s.to(Ready)
 		s.Doubt, s.Fail = nil, nil
 	}
@@ -57,9 +57,10 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 		return r.lateCommit(s, in.Dispatch, committed{result: reply.Result, ref: reply.Ref, evidRef: reply.EvidenceRef, proof: "reply"}, src)
 	}
 	if s == nil {
-		if r.closed() {
+		if r.End != nil {
 			return Dropped
 		}
+		// Also where the end is decided: that the journal knows of the step means that it was begun before.
 		s = &Step{
 			Name: in.Step, Tool: in.Tool, Optional: in.Optional, State: Ready, Proposals: 1,
 		}

@@ -135,6 +135,48 @@ func TestMergeKnownDispatch(t *testing.T) {
 	}
 }
 
+// A copy of the store in which the step is still executing, and a journal that knows a later dispatch of it: the earlier one
+// was settled before that, so what else the journals know of it contradicts nothing.
+func TestMergeALaterDispatch(t *testing.T) {
+	for name, later := range map[string]struct {
+		reply *envelope.Reply
+		state run.State
+	}{"ok": {reply(ok("{}")), run.Done}, "lost": {nil, run.InDoubt}} {
+		d := create(t, job("", step("a", "write", "{}")))
+		executing(d)
+		for _, f := range []run.Fact{fact("write", "d2", 2, later.reply), fact("write", "d1", 1, nil)} {
+			d.r.Merge(f, d.tools, d.src())
+			d.check()
+		}
+		d.state("a", later.state)
+		if d.r.Lease != nil {
+			t.Errorf("%s: a lease is left", name)
+		}
+	}
+}
+
+// The journals' facts come one by one. One of them may decide that a person is needed; what the next ones know of the same
+// run's parallel steps is taken in all the same, in whatever order.
+func TestMergeIntoARunWhoseEndIsDecided(t *testing.T) {
+	named := func(step, tool string, reply *envelope.Reply) run.Fact {
+		f := fact(tool, run.DispatchID("d-"+step), 1, reply)
+		f.Intent.Step, f.Intent.Key = step, "acme/run_1/"+step
+		return f
+	}
+	doubt, held, done := named("a", "write", nil), named("b", "none", nil), named("c", "write", reply(ok("{}")))
+	for _, facts := range [][]run.Fact{{doubt, held, done}, {done, doubt, held}, {doubt, done, held}} {
+		d := &driver{t: t, tools: tools(), now: start, seq: 1, r: run.Restored(facts[0], defaults(), start)}
+		for _, f := range facts {
+			d.r.Merge(f, d.tools, d.src())
+			d.check()
+		}
+		d.state("c", run.Done)
+		if len(d.r.Effects) != 1 {
+			t.Errorf("completed effects %+v", d.r.Effects)
+		}
+	}
+}
+
 func TestPostpone(t *testing.T) {
 	d := create(t, job("", step("a", "read", "{}")))
 	if d.r.Postpone("a", d.now.Add(time.Second), d.now) != run.Applied || len(d.words()) != 0 || d.r.Step("a").Attempt != 0 {
