@@ -14,6 +14,7 @@ import (
 	"github.com/agentrun/executor/internal/child"
 	"github.com/agentrun/executor/internal/config"
 	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/connector/mcptool"
 )
 
 // Checking is what executor check looks at.
@@ -28,6 +29,7 @@ type Checking struct {
 // network, and tools that are to be taken over are only named by their patterns.
 func Check(ctx context.Context, w io.Writer, c Checking, lookup func(string) (string, bool)) error {
 	kinds := newKinds(c.Tools...)
+	kinds.mcp = mcptool.NewListening()
 	defer kinds.close()
 	imports := importNone
 	if c.MCP {

@@ -74,7 +74,8 @@ func (d *doctor) find(check string, h Health, fix, format string, args ...any) {
 }
 
 // Doctor looks at everything that an executor with these flags needs, and says what is wrong and how to mend it. It stores
-// nothing and takes nothing: what it writes carries a condition that no server fulfils. monitor is the URL of the server's
+// nothing and takes nothing: what it writes carries a condition that no server fulfils. An MCP server that is a program is
+// started, asked and ended. monitor is the URL of the server's
 // monitoring, "" if it cannot be asked.
 func Doctor(ctx context.Context, c ExecutorConfig, monitor string) []Finding {
 	d := &doctor{ExecutorConfig: c}
@@ -117,7 +118,7 @@ func (d *doctor) journal() {
 	d.find("journal disk", h, "make room: below a tenth nothing new is taken in", "%.0f %% free", free*100)
 }
 
-// tools dials the hosts of the tools that are called by HTTP.
+// tools asks the MCP servers, and dials the hosts of the tools that are called by HTTP.
 func (d *doctor) tools(ctx context.Context) {
 	file, _, err := config.Load(d.Config, d.lookup())
 	if err != nil {
@@ -126,6 +127,7 @@ func (d *doctor) tools(ctx context.Context) {
 	}
 	d.file = file
 	d.find("config", Well, "", "%s has %d tools", d.Config, len(file.Tools))
+	d.mcpServers(ctx, file)
 	dialed := map[string]bool{}
 	dial := func(name string, kind connector.KindSpec) {
 		if kind.HTTP == nil {

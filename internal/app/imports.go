@@ -46,12 +46,13 @@ type importer struct {
 	taken    map[string]string           // names, and whose they are
 	borrowed []borrowed
 	warnings []config.Warning
+	away     map[string]error // servers that do not say
 }
 
 func newImporter(file *config.File, mcp *mcptool.Kind, mode importing) *importer {
 	in := &importer{
 		file: file, mcp: mcp, mode: mode,
-		offers: map[string][]*mcptool.Offer{}, own: map[connector.MCPSpec]bool{}, taken: map[string]string{},
+		offers: map[string][]*mcptool.Offer{}, own: map[connector.MCPSpec]bool{}, taken: map[string]string{}, away: map[string]error{},
 	}
 	for _, s := range file.Tools {
 		in.taken[s.Name] = "the file"
@@ -75,6 +76,7 @@ func (in *importer) take(ctx context.Context) error {
 			case err != nil && in.mode != importSeen:
 				return Faults{fmt.Sprintf("%s: %v", m.Place, err)}
 			case err != nil:
+				in.away[m.Server] = err
 				in.warn(m, "%v; its tools are not known here", err)
 			}
 			in.offers[m.Server] = list
@@ -158,15 +160,27 @@ func checkImports(file *config.File, kinds []connector.Kind) (faults Faults) {
 	return faults
 }
 
-// askServer asks for a server's tools. What it says in an error stays out of ours.
+// unasked is a server that does not say which tools it has.
+type unasked struct {
+	server string
+	*mcptool.Trouble
+}
+
+func (e *unasked) Error() string {
+	return fmt.Sprintf("mcp_servers.%s does not say which tools it has: %s; start it, or correct its url or command", e.server, e.Cause)
+}
+
+// askServer asks for a server's tools. An error is an *unasked.
 func askServer(ctx context.Context, mcp *mcptool.Kind, name string, mode importing) ([]*mcptool.Offer, error) {
 	ctx, cancel := context.WithTimeout(ctx, importTimeout)
 	defer cancel()
+	out := &unasked{name, &mcptool.Trouble{Cause: "it has not answered in time"}}
 	for {
 		list, err := mcp.List(ctx, name)
 		if err == nil {
 			return list, nil
 		}
+		errors.As(err, &out.Trouble)
 		if mode == importWait {
 			select {
 			case <-time.After(importPause):
@@ -174,6 +188,6 @@ func askServer(ctx context.Context, mcp *mcptool.Kind, name string, mode importi
 			case <-ctx.Done():
 			}
 		}
-		return nil, fmt.Errorf("mcp_servers.%s does not say which tools it has: start it, or correct its url or command", name)
+		return nil, out
 	}
 }

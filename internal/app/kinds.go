@@ -24,8 +24,9 @@ type kinds struct {
 	again importing         // at a reload
 	data  []byte            // the config itself, where there is no file
 
-	mu  sync.Mutex
-	mcp *mcptool.Kind // of the config as it stands
+	mu   sync.Mutex
+	mcp  *mcptool.Kind    // of the config as it stands
+	away map[string]error // its servers that did not say which tools they have
 }
 
 // newKinds makes no connection. extra are the tools that the program adds to the config's. Close it.
@@ -124,6 +125,7 @@ func (k *kinds) compile(ctx context.Context, file *config.File, mcp *mcptool.Kin
 		return tools, nil, nil
 	}
 	in := newImporter(file, mcp, imports)
+	k.away = in.away
 	if err := in.take(ctx); err != nil {
 		return nil, in.warnings, err
 	}

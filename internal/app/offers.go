@@ -2,14 +2,18 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"unicode"
+	"unicode/utf8"
 
+	"github.com/agentrun/executor/internal/config"
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/connector/mcptool"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -19,25 +23,82 @@ import (
 // which tools of ours they are.
 func (k *kinds) describeServers(ctx context.Context, w io.Writer, box *Toolbox) error {
 	k.mu.Lock()
-	mcp := k.mcp
+	mcp, away := k.mcp, k.away
 	k.mu.Unlock()
 	failed := false
 	for _, server := range slices.Sorted(maps.Keys(box.File.MCPServers)) {
 		fmt.Fprintf(w, "\nMCP server %s\n", server)
-		offers, err := askServer(ctx, mcp, server, importSeen)
-		if err != nil {
-			fmt.Fprintf(w, "  %v\n", err)
-			failed = true
-			continue
+		err := away[server]
+		var offers []*mcptool.Offer
+		if err == nil {
+			offers, err = askServer(ctx, mcp, server, importSeen)
 		}
-		if err := describeOffers(w, box, server, offers); err != nil {
+		if err != nil {
+			describeTrouble(w, err)
+			failed = true
+		} else if err := describeOffers(w, box, server, offers); err != nil {
 			return fmt.Errorf("print the tools: %w", err)
+		}
+		for _, lack := range lacking(box.File, server, offers) {
+			if err == nil {
+				fmt.Fprintf(w, "  wrong: %s\n", lack)
+				failed = true
+			}
+		}
+		for _, odd := range oddities(mcp.Seen(server)) {
+			fmt.Fprintf(w, "  warning: %s\n", odd)
 		}
 	}
 	if failed {
-		return fmt.Errorf("not every MCP server answers")
+		return fmt.Errorf("not every MCP server answers and has what the config names")
 	}
 	return nil
+}
+
+// describeTrouble prints why a server does not say which tools it has, and its own last words: a person reads them, at a
+// terminal.
+func describeTrouble(w io.Writer, err error) {
+	fmt.Fprintf(w, "  %v\n", err)
+	var trouble *unasked
+	if !errors.As(err, &trouble) || len(trouble.Stderr) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "  the last lines of its standard error:")
+	for _, line := range trouble.Stderr {
+		fmt.Fprintf(w, "    | %s\n", escaped(line))
+	}
+}
+
+// lacking are the tools that the config names and their server does not have.
+func lacking(file *config.File, server string, offers []*mcptool.Offer) (out []string) {
+	has := make(map[string]bool, len(offers))
+	for _, o := range offers {
+		has[o.Name] = true
+	}
+	look := func(kind connector.KindSpec, who string) {
+		if m := kind.MCP; m != nil && m.Server == server && !has[m.Tool] {
+			out = append(out, fmt.Sprintf("it has no tool %s, which %s calls", m.Tool, who))
+		}
+	}
+	for i := range file.Tools {
+		t := &file.Tools[i]
+		look(t.Kind, t.Name)
+		if t.Verify != nil {
+			look(t.Verify.Kind, "the lookup of "+t.Name)
+		}
+	}
+	return out
+}
+
+// oddities is what is worth knowing of a server that works.
+func oddities(seen mcptool.Seen) (out []string) {
+	if seen.Strays > 0 {
+		out = append(out, fmt.Sprintf("%d lines of its standard output are no JSON-RPC and were skipped: nothing but messages belongs there", seen.Strays))
+	}
+	if seen.Discover != "" && !strings.HasPrefix(seen.Discover, "error ") && !strings.HasPrefix(seen.Discover, "status ") {
+		out = append(out, fmt.Sprintf("it does not know server/discover (%s): the start of every process asks it once, in vain", seen.Discover))
+	}
+	return out
 }
 
 func describeOffers(w io.Writer, box *Toolbox, server string, offers []*mcptool.Offer) error {
@@ -47,6 +108,28 @@ func describeOffers(w io.Writer, box *Toolbox, server string, offers []*mcptool.
 		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\n", shown(o.Name), hints(o), schemasOf(o), here(box, server, o))
 	}
 	return tw.Flush()
+}
+
+// escaped is a line of a program's text as a terminal may show it: what could move the cursor or hide text is written out.
+func escaped(s string) string {
+	const most = 300 // bytes
+	var b strings.Builder
+	for len(s) > 0 && b.Len() < most {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		}
+		s = s[n:]
+	}
+	if len(s) > 0 {
+		b.WriteString("…")
+	}
+	return b.String()
 }
 
 // shown is a server's text as a terminal may show it: one line of bounded length, no control characters.

@@ -2,6 +2,7 @@ package mcptool
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"sync"
 
@@ -71,7 +72,10 @@ func (k *Kind) List(ctx context.Context, name string) ([]*Offer, error) {
 		return nil, &Trouble{Cause: "mcp_servers has none of this name"}
 	}
 	session, err := s.acquire(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, errClosed):
+		return nil, &Trouble{Cause: "its session ended as soon as it had begun"}
+	case err != nil:
 		return nil, err
 	}
 	defer session.release()
