@@ -68,7 +68,7 @@ func Actions(s Situation) Allowed {
 		}
 	}
 	for _, e := range s.Evidence {
-		replay = replay && e.CommitState != envelope.Committed
+		replay = replay && e.CommitState == envelope.NotCommitted
 	}
 	if replay {
 		a.Actions = append(a.Actions, Replay)
@@ -83,10 +83,12 @@ func Actions(s Situation) Allowed {
 	return a
 }
 
-// contradicted reports whether kept evidence says the opposite of what the step ended with.
+// contradicted reports whether kept evidence says something else than what the step ended with. That a step was done is not
+// contradicted by a dispatch of which nobody knows.
 func contradicted(o Open, kept []Evidence) bool {
 	return slices.ContainsFunc(kept, func(e Evidence) bool {
-		return e.Step == o.Step && e.CommitState != envelope.Unknown && e.CommitState != o.CommitState
+		return e.Step == o.Step && e.CommitState != o.CommitState &&
+			(e.CommitState != envelope.Unknown || o.CommitState == envelope.NotCommitted)
 	})
 }
 

@@ -59,9 +59,14 @@ func TestActions(t *testing.T) {
 			"[replay discard] [] []",
 		},
 		{
-			"evidence that decides nothing",
+			"a dispatch of which nobody knows",
 			Situation{Readable: true, Open: []Open{open("a", "provider_error", absent)}, Evidence: []Evidence{says("a", unknown)}},
-			"[replay discard] [] []",
+			"[resolve discard] [{a false}] []",
+		},
+		{
+			"a dispatch of which nobody knows, of what is done",
+			Situation{Readable: true, Open: []Open{open("a", "invalid_result", committed)}, Evidence: []Evidence{says("a", unknown)}},
+			"[resolve discard] [{a true}] []",
 		},
 		{
 			"approval",
@@ -110,7 +115,7 @@ func TestReplayNeedsEverythingUndone(t *testing.T) {
 					Evidence: []Evidence{{Step: "a", CommitState: kept}},
 				}
 				got := Actions(in)
-				undone := a == envelope.NotCommitted && b == envelope.NotCommitted && kept != envelope.Committed
+				undone := a == envelope.NotCommitted && b == envelope.NotCommitted && kept == envelope.NotCommitted
 				if got.Allows(Replay) != undone {
 					t.Errorf("%s, %s, evidence %s: replay %v", a, b, kept, !undone)
 				}

@@ -351,9 +351,9 @@ func (s *Step) amendable(r *Run) bool {
 		s.Fail.Row.CommitState == envelope.NotCommitted && r.proposalsLeft(s) > 0 && !r.contradicted(s)
 }
 
-// contradicted: kept evidence says that the step was done after all, whatever it ended with.
+// contradicted: kept evidence says that the step was done after all, or may have been, whatever it ended with.
 func (r *Run) contradicted(s *Step) bool {
-	return slices.ContainsFunc(r.Evidence, func(k Kept) bool { return k.Step == s.Name && k.CommitState == envelope.Committed })
+	return slices.ContainsFunc(r.Evidence, func(k Kept) bool { return k.Step == s.Name && k.CommitState != envelope.NotCommitted })
 }
 
 // propose makes changed args a new proposal under the same operation ref (same-ref): validated and authorised again when

@@ -46,15 +46,16 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 		s.to(Ready)
 		s.Doubt, s.Fail = nil, nil
 	}
-	if s != nil && (s.State == Done || s.State == Executing || s.State == InDoubt || r.End != nil) {
-		if !reply.OK {
-			if earlier {
-				return Noted
-			}
-			return Dropped
-		}
+	if s != nil && s.State == Failed && in.Proposal > s.Proposal && r.End == nil && !r.contradicted(s) {
+		s.to(Ready) // other args came after it had failed, and the copy does not know them yet
+		s.Fail, s.NotBefore = nil, 0
+	}
+	if s != nil && (s.State != Ready && s.State != Waiting || r.End != nil) {
 		defer r.settle(src.At)
-		return r.lateCommit(s, in.Dispatch, committed{result: reply.Result, ref: reply.Ref, evidRef: reply.EvidenceRef, proof: "reply"}, src)
+		if v := r.mergeBeside(s, in, reply, src); v != Dropped || !earlier {
+			return v
+		}
+		return Noted
 	}
 	if s == nil {
 		if r.End != nil {
@@ -101,6 +102,24 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 		r.doubt(s, Fail{Row: unknownRow(reply.Row), Details: reply.Details}, tool, src, reply.OK)
 	}
 	return Applied
+}
+
+// mergeBeside: the record knows the step and not this dispatch of it, and the step is under way or has ended. What has ended
+// stays ended: proof of a commit is late evidence like any other. A later attempt that nobody knows the end of was made after
+// an answer of a person's that the copy does not know; it is kept, so that nothing goes out again before a person has
+// looked. One of an attempt that the record has given to another dispatch was refused by the record, and never left.
+func (r *Run) mergeBeside(s *Step, in *Intent, reply envelope.Reply, src Source) Verdict {
+	switch {
+	case reply.OK:
+		return r.lateCommit(s, in.Dispatch, committed{result: reply.Result, ref: reply.Ref, evidRef: reply.EvidenceRef, proof: "reply"}, src)
+	case !reply.NoReply && reply.Row.CommitState == envelope.NotCommitted, in.Attempt <= s.Attempt:
+		return Dropped
+	case s.State == Done || s.State == Executing || s.State == InDoubt || s.commitState() != envelope.NotCommitted:
+		return Dropped // it is done, or to be settled in any case
+	case !r.keep(s, in.Dispatch, envelope.Unknown, "", src):
+		return Dropped
+	}
+	return Noted
 }
 
 // mergeKnown: the record knows the dispatch. One of this journal that is still executing has lost its worker.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/pkg/budget"
+	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -212,5 +213,58 @@ func TestWhatNeverLeftMovesNothing(t *testing.T) {
 	}
 	if after, err := d.r.Encode(); err != nil || string(after) != string(before) {
 		t.Errorf("the record changed: %s (%v)", after, err)
+	}
+}
+
+// What has ended in the copy stays ended, whatever a journal knows of another dispatch of it: proof that it was done is kept
+// and disputed, a later attempt whose end nobody knows is kept for a person, and one that the record refused is nothing.
+func TestMergeIntoAStepThatHasEnded(t *testing.T) {
+	conflict := fails(envelope.CodeStateConflict, envelope.Write)
+	later := fact("write", "d2", 2, nil)
+	amended := fact("write", "d2", 2, nil)
+	amended.Intent.Proposal, amended.Intent.Args = 2, json.RawMessage(`{"n":2}`)
+	for name, c := range map[string]struct {
+		more   bool
+		code   envelope.Code
+		fact   run.Fact
+		state  run.State
+		kept   []envelope.CommitState
+		alarms int
+	}{
+		"refused by the record":         {true, envelope.CodeStateConflict, fact("write", "other", 1, nil), run.Failed, nil, 0},
+		"refused by the provider":       {true, envelope.CodeStateConflict, fact("write", "d2", 2, &conflict), run.Failed, nil, 0},
+		"done after all":                {true, envelope.CodeStateConflict, fact("write", "d2", 2, reply(ok("{}"))), run.Failed, []envelope.CommitState{envelope.Committed}, 1},
+		"a later attempt":               {true, envelope.CodeStateConflict, later, run.Failed, []envelope.CommitState{envelope.Unknown}, 0},
+		"a later attempt, the run over": {false, envelope.CodeStateConflict, later, run.Failed, []envelope.CommitState{envelope.Unknown}, 0},
+		"other args":                    {true, envelope.CodeUpstreamRejectedInput, amended, run.InDoubt, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			members := ""
+			if c.more {
+				members = `"more":true`
+			}
+			d := create(t, job(members, step("a", "write", "{}")))
+			d.begin("a")
+			d.reply("d1", fails(c.code, envelope.Write))
+			d.state("a", run.Failed)
+			for range 2 { // the same fact again changes nothing
+				d.r.Merge(c.fact, d.tools, d.src())
+				d.check()
+			}
+			d.state("a", c.state)
+			var kept []envelope.CommitState
+			for _, k := range d.r.Evidence {
+				kept = append(kept, k.CommitState)
+			}
+			if !slices.Equal(kept, c.kept) || len(d.r.Alarms) != c.alarms {
+				t.Errorf("kept %v, alarms %+v", kept, d.r.Alarms)
+			}
+			if d.r.End == nil {
+				return
+			}
+			if l := d.r.BuildLetter(); slices.Contains(l.AllowedActions, deadletter.Replay) || !slices.Contains(l.AllowedActions, deadletter.Resolve) {
+				t.Errorf("allowed %v", l.AllowedActions)
+			}
+		})
 	}
 }

@@ -3,6 +3,7 @@ package run_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -91,10 +92,27 @@ func (w *sim) laterJob() {
 	}
 }
 
-// loseStore: every record is gone, and the executors make this one again from their journals, in any order; then the job
-// comes again.
-func (w *sim) loseStore() {
-	facts := []run.Fact{}
+// simCopy is a copy of the store, with what had been published by then.
+type simCopy struct {
+	record []byte
+	seen   map[string]string
+	ends   map[int]bool
+	lastN  int
+}
+
+func (w *sim) backup() {
+	data, err := w.r.Encode()
+	if err != nil {
+		w.broken("encode", "%s", err)
+	}
+	w.copy = &simCopy{data, maps.Clone(w.seen), maps.Clone(w.ends), w.lastN}
+	w.say("the store is copied")
+}
+
+// facts are what the executors' journals know, in any order; some of them know of dispatches that the record refused, and
+// died before they could say so.
+func (w *sim) facts() (facts []run.Fact) {
+	add := func(f run.Fact) { facts = slices.Insert(facts, w.c.next(len(facts)+1), f) }
 	for _, f := range w.flights {
 		if f.Effect != envelope.Write || f.released {
 			continue
@@ -103,27 +121,66 @@ func (w *sim) loseStore() {
 			Dispatch: f.ID, Tenant: "acme", RunID: "run_1", Queue: "default", Owner: "platform", Budget: w.r.Budget, Step: f.Step, Tool: f.Tool,
 			Args: f.Args, Proposed: f.Proposed, Optional: f.Optional, Attempt: f.Attempt, Proposal: f.Proposal, Key: f.Key, At: f.at,
 		}}
+		if w.copy != nil && w.c.next(6) == 0 {
+			refused := one
+			refused.Intent.Dispatch += "-refused"
+			add(refused)
+		}
 		if f.answered && !f.reply.NoReply && !f.reply.NotSent {
 			one.Effect = &run.EffectFact{Dispatch: f.ID, Reply: f.reply, At: f.at}
 		}
-		i := w.c.next(len(facts) + 1)
-		facts = slices.Insert(facts, i, one)
+		add(one)
 	}
+	return facts
+}
+
+// loseStore: every record is gone, or an older copy of the store is put back, and the executors make this one again from
+// their journals. Where it was gone the job comes again.
+func (w *sim) loseStore() {
+	facts := w.facts()
 	if len(facts) == 0 {
 		return
 	}
-	w.lost, w.seen, w.ends, w.lastN, w.lookups = true, map[string]string{}, map[int]bool{}, 0, nil
-	w.say("the store is lost")
-	w.r = run.Restored(facts[0], defaults(), w.now)
+	w.lost, w.lookups = true, nil
+	older := w.copy
+	if older == nil {
+		w.say("the store is lost")
+		w.seen, w.ends, w.lastN = map[string]string{}, map[int]bool{}, 0
+		w.r = run.Restored(facts[0], defaults(), w.now)
+	} else {
+		w.say("the copy of the store is put back")
+		w.seen, w.ends, w.lastN = older.seen, older.ends, older.lastN
+		r, err := run.Decode(older.record)
+		if err != nil {
+			w.broken("decode", "%s", err)
+		}
+		w.r = r
+	}
 	for _, f := range facts {
-		// The truth is checked once all are merged: nobody pulls before that.
-		w.say("merge %s effect %v: %s", f.Intent.Dispatch, f.Effect != nil, w.r.Merge(f, w.tools, w.src()))
-		w.store()
+		w.merge(f)
 	}
 	w.seq++
-	a := w.r.Append(run.Message{Seq: w.seq, Time: w.now, Queue: "default", Data: w.first}, defaults(), w.now)
-	w.say("the first job again: %+v", a)
+	if older == nil {
+		a := w.r.Append(run.Message{Seq: w.seq, Time: w.now, Queue: "default", Data: w.first}, defaults(), w.now)
+		w.say("the first job again: %+v", a)
+	}
 	w.check()
+}
+
+// merge: what is terminal stays, but for args that came after the copy. The truth is checked once all are merged: nobody
+// pulls before that.
+func (w *sim) merge(f run.Fact) {
+	var state run.State
+	proposal := 0
+	if s := w.r.Step(f.Intent.Step); s != nil {
+		state, proposal = s.State, s.Proposal
+	}
+	v := w.r.Merge(f, w.tools, w.src())
+	w.say("merge %s of %s attempt %d effect %v: %s", f.Intent.Dispatch, f.Intent.Step, f.Intent.Attempt, f.Effect != nil, v)
+	w.store()
+	if s := w.r.Step(f.Intent.Step); s != nil && (state == run.Failed || state == run.Stopped || state == run.Done) && s.State != state && s.Proposal == proposal {
+		w.broken(run.RuleOneEnd, "step %s was %s and is %s by what a journal knows", s.Name, state, s.State)
+	}
 }
 
 func (w *sim) event() {
