@@ -109,7 +109,7 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	tools.executors = fleet.executors
 	p.observer.Config(tools.digests().File)
 	p.beside.Go(func() {
-		tools.follow(ctx, &c.Process, p.log, func() {
+		tools.follow(ctx, &c.Process, p, func() {
 			w.Refresh()
 			p.observer.Config(tools.digests().File)
 			_ = others.announce() // and again soon, should it be lost

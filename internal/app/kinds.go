@@ -54,6 +54,11 @@ func (k *kinds) use(conn natstool.Conn) { k.nats.Use(conn) }
 // content comes as Faults.
 func (k *kinds) load(ctx context.Context, path string, lookup func(string) (string, bool), imports importing) (*Toolbox, []config.Warning, error) {
 	file, warnings, err := k.read(path, lookup)
+	return k.take(ctx, file, warnings, err, imports)
+}
+
+// take compiles the tools of a config that has been read, with what its reading came to.
+func (k *kinds) take(ctx context.Context, file *config.File, warnings []config.Warning, err error, imports importing) (*Toolbox, []config.Warning, error) {
 	var wrong config.Errors
 	if errors.As(err, &wrong) {
 		return nil, warnings, Faults(strings.Split(wrong.Error(), "\n"))
@@ -82,7 +87,7 @@ func (k *kinds) load(ctx context.Context, path string, lookup func(string) (stri
 
 func (k *kinds) read(path string, lookup func(string) (string, bool)) (*config.File, []config.Warning, error) {
 	if k.data != nil {
-		return config.Parse("config", k.data, lookup)
+		return config.LoadBytes("config", k.data, lookup)
 	}
 	return config.Load(path, lookup)
 }

@@ -1,8 +1,7 @@
 package app
 
 import (
-	"context"
-	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -27,7 +26,11 @@ type loaded struct {
 	box     *Toolbox
 	secrets [][]byte
 	digests config.Digests
+	retired []string // secrets of earlier configs, the latest first: answers to calls that carried them may still come
 }
+
+// retiredMax is how many earlier secrets are remembered for redaction.
+const retiredMax = 64
 
 func newLive(box *Toolbox) *live {
 	t := &live{executors: func() int { return 1 }, messageMax: func() int { return 0 }}
@@ -36,7 +39,19 @@ func newLive(box *Toolbox) *live {
 }
 
 func (t *live) put(box *Toolbox) {
-	t.current.Store(&loaded{box: box, secrets: record.Redactions(box.File.Secrets), digests: box.File.Digests()})
+	next := &loaded{box: box, digests: box.File.Digests()}
+	if old := t.current.Load(); old != nil {
+		for _, s := range slices.Concat(old.box.File.Secrets, old.retired) {
+			if !slices.Contains(box.File.Secrets, s) && !slices.Contains(next.retired, s) && len(next.retired) < retiredMax {
+				next.retired = append(next.retired, s)
+			}
+		}
+	}
+	all := slices.Concat(box.File.Secrets, next.retired)
+	// The longest first, so that no piece of a longer one is left behind.
+	slices.SortStableFunc(all, func(a, b string) int { return len(b) - len(a) })
+	next.secrets = record.Redactions(all)
+	t.current.Store(next)
 }
 
 func (t *live) box() *Toolbox { return t.current.Load().box }
@@ -59,29 +74,3 @@ func (t *live) defaults() run.Defaults {
 
 // unknownToolGrace is for how long a run waits for another executor that has its tool.
 func (t *live) unknownToolGrace() time.Duration { return t.box().File.Defaults.UnknownToolGrace }
-
-// follow reloads the config whenever reload says so, until ctx ends. It is validated first: a bad file changes nothing.
-// done is called after each change.
-func (t *live) follow(ctx context.Context, c *Process, log *slog.Logger, done func(), kinds *kinds) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case _, more := <-c.Reload:
-			if !more {
-				return
-			}
-		}
-		box, warnings, err := kinds.load(ctx, c.Config, c.lookup(), kinds.again)
-		if err != nil {
-			log.Error("the config is not reloaded; the old one stays", "error", err)
-			continue
-		}
-		for _, w := range warnings {
-			log.Warn("config", "warning", w.String())
-		}
-		t.put(box)
-		done()
-		log.Info("config reloaded", "tools", len(box.Registry.Names()))
-	}
-}

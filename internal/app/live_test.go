@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentrun/executor/internal/observe"
 )
 
 const liveConfig = `
@@ -40,7 +42,8 @@ func TestReload(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
-		tools.follow(ctx, c, slog.New(slog.NewTextHandler(&log, nil)), func() { done <- struct{}{} }, kinds)
+		p := &process{log: slog.New(slog.NewTextHandler(&log, nil)), observer: observe.New(observe.Executor)}
+		tools.follow(ctx, c, p, func() { done <- struct{}{} }, kinds)
 		close(ended)
 	}()
 	if got := tools.Limits("first").Concurrency; got != 2 {

@@ -58,7 +58,7 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	defer p.traced(ctx, "agentrun-reconciler", &c.Process, tools)()
 	p.observer.Config(tools.digests().File)
 	p.beside.Go(func() {
-		tools.follow(ctx, &c.Process, p.log, func() { p.observer.Config(tools.digests().File) }, kinds)
+		tools.follow(ctx, &c.Process, p, func() { p.observer.Config(tools.digests().File) }, kinds)
 	})
 	lines, err := p.watchQueues(ctx, conn)
 	if err != nil {

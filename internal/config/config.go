@@ -41,12 +41,16 @@ type File struct {
 	MCPServers map[string]connector.MCPServerSpec
 	MCPImports []MCPImport // in the order of the file
 	Tenants    map[string]Tenant
-	// Secrets are the values that came from ${NAME} and are 8 bytes or longer, the longest first, so that replacing them
+	// Secrets are the values that came from ${NAME} and ${file:PATH} and are 8 bytes or longer, the longest first, so that replacing them
 	// in this order leaves no piece of a longer one behind.
 	Secrets  []string
 	Warnings []Warning // by place
+	// Files are what the config takes in by ${file:PATH}, and the TLS files that it names, with what they held when it was
+	// read.
+	Files map[string]Digest
 
-	doc *document
+	doc  *document
+	text []byte
 }
 
 // Defaults hold for jobs and tools that do not say otherwise.
@@ -132,8 +136,8 @@ type Warning struct {
 
 func (w Warning) String() string { return w.Place.String() + ": warning: " + w.Message }
 
-// Load reads the file at path. env looks a variable up, as os.LookupEnv does. What is wrong with the content comes as
-// Errors; any other error means that the file could not be read.
+// Load reads the file at path, and the files that it names by ${file:PATH}. env looks a variable up, as os.LookupEnv does.
+// What is wrong with the content comes as Errors; any other error means that the file could not be read.
 func Load(path string, env func(string) (string, bool)) (*File, []Warning, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -144,20 +148,38 @@ func Load(path string, env func(string) (string, bool)) (*File, []Warning, error
 	if err != nil {
 		return nil, nil, fmt.Errorf("read config: %w", err)
 	}
-	return Parse(path, data, env)
+	return parse(path, data, env, newFiles())
 }
 
-// Parse reads the file's content. It has no side effect; name is only used in messages. On failure the error is of type
-// Errors and the File is nil; the warnings found so far come all the same.
+// LoadBytes is Load for a config that is not in a file of its own. name is only used in messages.
+func LoadBytes(name string, data []byte, env func(string) (string, bool)) (*File, []Warning, error) {
+	return parse(name, data, env, newFiles())
+}
+
+// Again reads the same text with the files that it names as they are now: a secret that was renewed does not take in what
+// else somebody is just changing.
+func (f *File) Again(env func(string) (string, bool)) (*File, []Warning, error) {
+	return parse(f.Name, f.text, env, newFiles())
+}
+
+// Parse reads the file's content. It has no side effect and reads no file; name is only used in messages. On failure the
+// error is of type Errors and the File is nil; the warnings found so far come all the same.
 func Parse(name string, data []byte, env func(string) (string, bool)) (*File, []Warning, error) {
-	d := &decoder{name: name, env: env, secrets: map[string]bool{}}
+	return parse(name, data, env, nil)
+}
+
+func parse(name string, data []byte, env func(string) (string, bool), from *files) (*File, []Warning, error) {
+	d := &decoder{name: name, env: env, files: from, secrets: map[string]bool{}}
 	f := d.file(data)
 	sort.SliceStable(d.errs, func(i, j int) bool { return d.errs[i].before(d.errs[j].Place) })
 	sort.SliceStable(d.warnings, func(i, j int) bool { return d.warnings[i].before(d.warnings[j].Place) })
 	if len(d.errs) > 0 {
 		return nil, d.warnings, d.errs
 	}
-	f.Warnings = d.warnings
+	f.Warnings, f.text = d.warnings, data
+	if from != nil {
+		f.Files = from.digests()
+	}
 	return f, d.warnings, nil
 }
 

@@ -11,6 +11,7 @@ import (
 type decoder struct {
 	name     string
 	env      func(string) (string, bool)
+	files    *files // nil: none may be read
 	doc      *document
 	errs     Errors
 	warnings []Warning

@@ -8,8 +8,9 @@ import (
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// expand replaces ${NAME} by the variable of the environment and $${ by ${. It works on scalars that have been read, so
-// no value can add a key, end a string or change a type. What it takes in is remembered for redaction.
+// expand replaces ${NAME} by the variable of the environment, ${file:PATH} by what the file holds, and $${ by ${. It works
+// on scalars that have been read, so no value can add a key, end a string or change a type. What it takes in is remembered
+// for redaction.
 func (d *decoder) expand(n *node, path string) (string, bool) {
 	s, ok := n.text, true
 	if n.kind != scalarNode || !strings.Contains(s, "${") {
@@ -30,18 +31,19 @@ func (d *decoder) expand(n *node, path string) (string, bool) {
 		}
 		b.WriteString(s[:i])
 		name, rest, closed := strings.Cut(s[i+2:], "}")
-		if !closed || !variableName.MatchString(name) {
-			d.fail(n, "%s: ${ must be followed by the name of an environment variable and }: write $${ for a literal ${", path)
+		file, isFile := strings.CutPrefix(name, "file:")
+		if !closed || (isFile && file == "") || (!isFile && !variableName.MatchString(name)) {
+			d.fail(n, "%s: ${ must be followed by the name of an environment variable, or file: and a path, and }: write $${ for a literal ${", path)
 			return "", false
 		}
-		value, set := d.env(name)
-		switch {
-		case !set:
-			d.fail(n, "%s: the environment variable %s is not set: set it, or write $${ for a literal ${", path, name)
-			ok = false
-		case value == "":
-			d.warn(n.place, "%s: the environment variable %s is set but empty", path, name)
-		default:
+		value, found := "", false
+		if isFile {
+			value, found = d.fromFile(n, path, file)
+		} else {
+			value, found = d.fromEnvironment(n, path, name)
+		}
+		ok = ok && found
+		if value != "" {
 			n.substituted = append(n.substituted, value)
 			if len(value) >= secretBytesMin {
 				d.secrets[value] = true
@@ -52,6 +54,30 @@ func (d *decoder) expand(n *node, path string) (string, bool) {
 	}
 	b.WriteString(s)
 	return b.String(), ok
+}
+
+func (d *decoder) fromEnvironment(n *node, path, name string) (string, bool) {
+	value, set := d.env(name)
+	switch {
+	case !set:
+		d.fail(n, "%s: the environment variable %s is not set: set it, or write $${ for a literal ${", path, name)
+	case value == "":
+		d.warn(n.place, "%s: the environment variable %s is set but empty", path, name)
+	}
+	return value, set
+}
+
+// fromFile reads a secret. An empty file is refused, unlike an empty variable: it is most likely being written.
+func (d *decoder) fromFile(n *node, path, file string) (string, bool) {
+	if d.files == nil {
+		d.fail(n, "%s: ${file:%s} cannot be read here", path, printable(file))
+		return "", false
+	}
+	value, problem := d.files.secret(file)
+	if problem != "" {
+		d.fail(n, "%s: the file %s %s", path, printable(file), problem)
+	}
+	return value, problem == ""
 }
 
 // longestFirst lists the values to redact.

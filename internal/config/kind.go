@@ -101,7 +101,7 @@ func (d *decoder) httpURL(o *object, h *connector.HTTPSpec) bool {
 	}
 	n, path := p.value, o.sub("url")
 	if slices.ContainsFunc(n.substituted, func(s string) bool { return strings.ContainsAny(s, "{}") }) {
-		d.fail(n, "%s: the value of an environment variable in it holds { or }, which would be a placeholder: percent-encode it there", path)
+		d.fail(n, "%s: the value of an environment variable or file in it holds { or }, which would be a placeholder: percent-encode it there", path)
 		return true
 	}
 	for _, m := range placeholder.FindAllStringSubmatch(h.URL, -1) {
@@ -142,9 +142,15 @@ func (d *decoder) tls(in *object, secure bool) *connector.TLSSpec {
 	if o.has("cert") != o.has("key") {
 		d.failAt(p.place, "%s needs cert and key together: a client certificate is both files", o.path)
 	}
-	return &connector.TLSSpec{
+	out := &connector.TLSSpec{
 		CA: o.text("ca", ""), Cert: o.text("cert", ""), Key: o.text("key", ""), ServerName: o.text("server_name", ""),
 	}
+	for _, path := range []string{out.CA, out.Cert, out.Key} {
+		if path != "" && d.files != nil {
+			d.files.at(path) // noted, so that a change is seen; whether it holds what it must is for who compiles the tool
+		}
+	}
+	return out
 }
 
 // streams are the subjects that the runtime's streams and hints live on: a request there is stored, not answered.
@@ -223,7 +229,7 @@ func (o *object) headers(key string) map[string]string {
 
 func fromEnvironment(n *node) string {
 	if len(n.substituted) > 0 {
-		return ", which is partly from the environment"
+		return ", which is partly from the environment or a file"
 	}
 	return ""
 }

@@ -27,15 +27,15 @@ func (o *object) template(key string) any {
 	return v
 }
 
-// noPlaceholderFromOutside refuses a value of the environment that makes a placeholder: it would take an arg that nobody
+// noPlaceholderFromOutside refuses a value from outside that makes a placeholder: it would take an arg that nobody
 // meant to go there.
 func (d *decoder) noPlaceholderFromOutside(n *node, path string) {
 	if len(n.substituted) == 0 {
 		return
 	}
-	text, _ := (&decoder{env: d.env, secrets: map[string]bool{}}).expand(&node{kind: n.kind, text: n.text}, path)
+	text, _ := (&decoder{env: d.env, files: d.files, secrets: map[string]bool{}}).expand(&node{kind: n.kind, text: n.text}, path)
 	if !slices.Equal(textPlaceholder.FindAllString(text, -1), textPlaceholder.FindAllString(variable.ReplaceAllString(n.text, ""), -1)) {
-		d.fail(n, "%s: the value of an environment variable in it makes a {placeholder}: an arg would be put there", path)
+		d.fail(n, "%s: the value of an environment variable or file in it makes a {placeholder}: an arg would be put there", path)
 	}
 }
 

@@ -54,7 +54,7 @@ type node struct {
 
 	style scalarStyle
 	text  string // of a scalar: unquoted, with ${NAME} as written
-	// substituted are the values of the environment that stand in the scalar's place, set when it is expanded. They tell
+	// substituted are the values of variables and files that stand in the scalar's place, set when it is expanded. They tell
 	// what a message about this value must not show, and that columns inside it mean nothing.
 	substituted []string
 

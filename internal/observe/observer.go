@@ -49,6 +49,8 @@ type Observer struct {
 	clockJumps   *prometheus.CounterVec
 	unstored     atomic.Pointer[func() time.Duration]
 	storeFault   *prometheus.GaugeVec
+	reloads      *prometheus.CounterVec
+	reloadFailed prometheus.Gauge
 	auditOverdue prometheus.Gauge
 	auditOK      prometheus.Gauge
 	auditBudget  prometheus.Gauge
@@ -120,6 +122,12 @@ func New(role Role, tools ...string) *Observer {
 	o.config = newReplaced("config_info", "1 for the config that this process works by; the digest is the same where config files say the same.", "digest")
 	o.configs = newReplaced("fleet_configs", "How many different configs the living executors of a queue have.", "queue")
 	o.passedOn = counters("passed_on_total", "Runs given back every half second while another executor has the next step's tool and this one does not.", "tool")
+	o.reloads = counters("config_reloads_total", "Attempts to take the config in anew, on request or because a secret or TLS file has changed; result is ok or failed.", "result")
+	for _, result := range []string{"ok", "failed"} {
+		o.reloads.WithLabelValues(result)
+	}
+	o.reloadFailed = gauge("config_reload_failed", "1 while the last attempt to take the config in anew has failed: what was in force before stays.")
+	o.registry.MustRegister(o.reloads, o.reloadFailed)
 	if role != Reconciler {
 		o.registry.MustRegister(o.used, o.journalFree, o.passedOn)
 	}
@@ -243,6 +251,16 @@ func (o *Observer) fault(name string, is bool) {
 		v = 1
 	}
 	o.storeFault.WithLabelValues(name).Set(v)
+}
+
+// ConfigReloaded counts an attempt to take the config in anew, and shows whether it was the last word.
+func (o *Observer) ConfigReloaded(ok bool) {
+	result, failed := "ok", 0.0
+	if !ok {
+		result, failed = "failed", 1
+	}
+	o.reloads.WithLabelValues(result).Inc()
+	o.reloadFailed.Set(failed)
 }
 
 // Audit is what the reconciler's audits found: all zero unless something is broken.

@@ -40,6 +40,7 @@ func everything(o *Observer) {
 	o.PassedOn("apply_credit")
 	o.Queues([]Queue{{Name: "default", Waiting: 3}}, 0)
 	o.Audited(Audit{})
+	o.ConfigReloaded(true)
 }
 
 // listMetrics lists our metrics with their types and labels, one per line.

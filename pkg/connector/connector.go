@@ -134,6 +134,7 @@ type ProcessSpec struct {
 type MCPServerSpec struct {
 	URL     string
 	Headers map[string]string
+	TLS     *TLSSpec
 	Command []string
 	Env     map[string]string
 	ProcessSpec

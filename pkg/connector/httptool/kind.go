@@ -2,15 +2,10 @@ package httptool
 
 import (
 	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"net/textproto"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -190,10 +185,11 @@ func (t *transport) setHeaders(headers map[string]string, effect envelope.Effect
 }
 
 func (k *Kind) pool(settings poolSettings) (*httpwire.Pool, error) {
-	config, files, err := tlsConfig(settings.tls)
+	config, files, err := settings.tls.Read()
 	if err != nil {
 		return nil, err
 	}
+	config.NextProtos = []string{"http/1.1"}
 	key := poolKey{settings, files}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -208,44 +204,6 @@ func (k *Kind) pool(settings poolSettings) (*httpwire.Pool, error) {
 	maps.DeleteFunc(k.pools, func(old poolKey, _ *httpwire.Pool) bool { return old.poolSettings == settings })
 	k.pools[key] = p
 	return p, nil
-}
-
-// tlsConfig reads the files, each once, so that the digest is of what is used.
-func tlsConfig(s connector.TLSSpec) (config *tls.Config, files [sha256.Size]byte, err error) {
-	at := func(key, message string) (*tls.Config, [sha256.Size]byte, error) {
-		return nil, files, &connector.SpecError{Path: []any{"tls", key}, Message: message}
-	}
-	config = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.ServerName, NextProtos: []string{"http/1.1"}}
-	digest := sha256.New()
-	read := func(name string) ([]byte, error) {
-		b, err := os.ReadFile(name)
-		fmt.Fprintf(digest, "%d %s", len(b), b)
-		return b, err
-	}
-	if s.CA != "" {
-		pem, err := read(s.CA)
-		if err != nil {
-			return at("ca", "cannot be read")
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return at("ca", "holds no PEM certificate")
-		}
-	}
-	if (s.Cert == "") != (s.Key == "") {
-		return at("cert", "cert and key come together")
-	}
-	if s.Cert != "" {
-		cert, err1 := read(s.Cert)
-		key, err2 := read(s.Key)
-		pair, err3 := tls.X509KeyPair(cert, key)
-		if errors.Join(err1, err2, err3) != nil {
-			return at("cert", "certificate and key cannot be loaded as a PEM pair")
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	digest.Sum(files[:0])
-	return config, files, nil
 }
 
 // proxyFromEnv is HTTP_PROXY, HTTPS_PROXY and NO_PROXY as net/http reads them. Proxies are spoken to in plain HTTP.

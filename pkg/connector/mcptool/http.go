@@ -32,10 +32,9 @@ type client struct {
 	headers map[string]string
 }
 
-func newClient(headers map[string]string) *client {
-	return &client{headers: headers, pool: &httpwire.Pool{
-		TLS: &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
-	}}
+func newClient(headers map[string]string, secure *tls.Config) *client {
+	secure.NextProtos = []string{"http/1.1"}
+	return &client{headers: headers, pool: &httpwire.Pool{TLS: secure}}
 }
 
 // open begins a session with a server; nothing is sent before the first message.

@@ -3,7 +3,9 @@ package mcptool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
+	"strings"
 	"sync"
 
 	"github.com/agentrun/executor/internal/child"
@@ -18,7 +20,7 @@ type Kind struct {
 	listens  bool
 }
 
-// New returns the kind for these servers, by name.
+// New returns the kind for these servers, by name. It reads their TLS files, and nothing else.
 func New(servers map[string]connector.MCPServerSpec) *Kind { return newKind(servers, patient, false) }
 
 // NewListening returns a kind that also listens to the standard error of the servers that it starts, for Trouble: for a
@@ -55,6 +57,8 @@ func (k *Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
 	switch {
 	case k.servers[s.Server] == nil:
 		return nil, &connector.SpecError{Path: []any{"server"}, Message: "mcp_servers has none of this name"}
+	case k.servers[s.Server].fault != nil:
+		return nil, &connector.SpecError{Path: []any{"server"}, Message: "cannot be used: " + k.servers[s.Server].wrong()}
 	case s.Tool == "":
 		return nil, &connector.SpecError{Path: []any{"tool"}, Message: "is required: the tool's name on that server"}
 	}
@@ -65,11 +69,23 @@ func (k *Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
 	return &tool{server: k.servers[s.Server], name: s.Tool, effect: p.Effect, hasOutput: p.HasOutput || p.Lookup}, nil
 }
 
+// wrong names what is wrong with the server's TLS files.
+func (s *server) wrong() string {
+	words := make([]string, len(s.fault.Path))
+	for i, key := range s.fault.Path {
+		words[i] = fmt.Sprint(key)
+	}
+	return fmt.Sprintf("its %s %s", strings.Join(words, "."), s.fault.Message)
+}
+
 // List asks a server which tools it offers, in its order. An error is a *Trouble, if it is not that of ctx.
 func (k *Kind) List(ctx context.Context, name string) ([]*Offer, error) {
 	s := k.servers[name]
 	if s == nil {
 		return nil, &Trouble{Cause: "mcp_servers has none of this name"}
+	}
+	if s.fault != nil {
+		return nil, &Trouble{Cause: s.wrong()}
 	}
 	session, err := s.acquire(ctx)
 	switch {
@@ -103,17 +119,17 @@ func (k *Kind) Seen(name string) Seen {
 	return Seen{Discover: s.found, Strays: s.strays}
 }
 
-// Next is the kind for another version of the config. A server whose description is the same is shared, session and all.
-// Of the two kinds one is left behind, by Leave.
+// Next is the kind for another version of the config. A server whose description is the same, and whose TLS files hold the
+// same, is shared, session and all. Of the two kinds one is left behind, by Leave.
 func (k *Kind) Next(servers map[string]connector.MCPServerSpec) *Kind {
 	next := newKind(nil, k.patience, k.listens)
 	next.desk = k.desk
 	for name, spec := range servers {
-		if old := k.servers[name]; old != nil && reflect.DeepEqual(old.spec, spec) {
-			next.servers[name] = old
-			continue
+		s := next.newServer(name, spec)
+		if old := k.servers[name]; old != nil && old.fault == nil && old.files == s.files && reflect.DeepEqual(old.spec, spec) {
+			s = old
 		}
-		next.servers[name] = next.newServer(name, spec)
+		next.servers[name] = s
 	}
 	return next
 }

@@ -2,6 +2,8 @@ package mcptool
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"maps"
 	"slices"
@@ -34,7 +36,9 @@ var errClosed = errors.New("closed")
 type server struct {
 	name     string
 	spec     connector.MCPServerSpec
-	client   *client // nil for stdio
+	files    [sha256.Size]byte    // digest of what its TLS files hold
+	fault    *connector.SpecError // what is wrong with them
+	client   *client              // nil for stdio
 	desk     *desk
 	patience patience
 	listens  bool // to the standard error of a server of ours
@@ -75,9 +79,20 @@ type session struct {
 
 func (k *Kind) newServer(name string, spec connector.MCPServerSpec) *server {
 	s := &server{name: name, spec: spec, desk: k.desk, patience: k.patience, listens: k.listens, sessions: make(map[*session]bool)}
-	if spec.URL != "" {
-		s.client = newClient(spec.Headers)
+	if spec.URL == "" {
+		return s
 	}
+	var files connector.TLSSpec
+	if spec.TLS != nil {
+		files = *spec.TLS
+	}
+	secure, sum, err := files.Read()
+	if err != nil {
+		s.closed = true
+		_ = errors.As(err, &s.fault)
+		secure = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	s.files, s.client = sum, newClient(spec.Headers, secure)
 	return s
 }
 
