@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -29,6 +30,9 @@ func whole(block string) string {
 	return "mcp_servers: {billing: {command: [billing-mcp]}}\ntools:\n  x:\n    effect: write\n    " + strings.ReplaceAll(strings.TrimSpace(block), "\n", "\n    ") + "\n"
 }
 
+// fileReference is a secret that lies where the reader's would.
+var fileReference = regexp.MustCompile(`\$\{file:[^}]+\}`)
+
 func TestTheExamplesInTheDocs(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("..", "..", "docs", "tools.md"))
 	if err != nil {
@@ -41,7 +45,12 @@ func TestTheExamplesInTheDocs(t *testing.T) {
 	for i, block := range examples {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "tools.yaml")
-			if err := os.WriteFile(path, []byte(whole(block)), 0o600); err != nil {
+			secret := filepath.Join(filepath.Dir(path), "secret")
+			if err := os.WriteFile(secret, []byte("12345678"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			text := fileReference.ReplaceAllLiteralString(whole(block), "${file:"+secret+"}")
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			_, warnings, err := testKinds(t).load(t.Context(), path, func(string) (string, bool) { return "12345678", true }, importNone)

@@ -48,7 +48,7 @@ func (d *decoder) kind(o *object, f *File, reads bool) connector.KindSpec {
 }
 
 func (d *decoder) http(p *pair, path string, reads bool) *connector.HTTPSpec {
-	o := d.object(p, path, "method", "url", "headers", "body", "form", "idempotency_header", "tls", "proxy_from_env", "max_conns_per_host")
+	o := d.object(p, path, "method", "url", "headers", "body", "form", "idempotency_header", "tls", "oauth2", "proxy_from_env", "max_conns_per_host")
 	if o == nil {
 		return nil
 	}
@@ -82,7 +82,8 @@ func (d *decoder) http(p *pair, path string, reads bool) *connector.HTTPSpec {
 		}
 	}
 	secure := d.httpURL(o, h)
-	h.TLS = d.tls(o, secure)
+	h.OAuth2 = d.oauth2(o)
+	h.TLS = d.tls(o, secure || h.OAuth2 != nil && strings.HasPrefix(h.OAuth2.TokenURL, "https:"))
 	return h
 }
 

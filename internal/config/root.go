@@ -290,7 +290,7 @@ func (d *decoder) mcpServers(root *object, retry run.Retry) (map[string]connecto
 		}
 		// Set at once: a tool that names a server with a mistake in it gets no second error.
 		out[p.key] = connector.MCPServerSpec{}
-		o := d.object(p, path, append([]string{"url", "headers", "tls", "command", "env", "import"}, processKeys...)...)
+		o := d.object(p, path, append([]string{"url", "headers", "tls", "oauth2", "command", "env", "import"}, processKeys...)...)
 		if o == nil {
 			continue
 		}
@@ -301,6 +301,8 @@ func (d *decoder) mcpServers(root *object, retry run.Retry) (map[string]connecto
 			d.failAt(p.place, "%s needs url (streamable HTTP) or command (stdio): give one", path)
 		case o.has("headers") && o.has("command"):
 			d.failAt(p.place, "%s: headers need url; a command gets env", path)
+		case o.has("oauth2") && o.has("command"):
+			d.failAt(p.place, "%s: oauth2 needs url; a command gets env", path)
 		case o.has("tls") && o.has("command"):
 			d.failAt(p.place, "%s: tls needs url; a command is no connection", path)
 		case o.has("env") && o.has("url"):
@@ -314,7 +316,8 @@ func (d *decoder) mcpServers(root *object, retry run.Retry) (map[string]connecto
 				d.fail(o.n.pair("url").value, "%s.url cannot hold {placeholders}: it is the server's, not a call's", path)
 			} else {
 				u := d.checkURL(o.n.pair("url").value, path+".url", s.URL)
-				s.TLS = d.tls(o, u == nil || u.Scheme == "https")
+				s.OAuth2 = d.oauth2(o)
+				s.TLS = d.tls(o, u == nil || u.Scheme == "https" || s.OAuth2 != nil && strings.HasPrefix(s.OAuth2.TokenURL, "https:"))
 			}
 		}
 		out[p.key] = s

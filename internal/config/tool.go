@@ -183,7 +183,7 @@ func (d *decoder) checkRule(o *object, r connector.Rule, effect envelope.Effect)
 
 var (
 	detailName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
-	ownDetails = []string{"verification_tool", "last_code", "run_outcome"}
+	ownDetails = []string{"verification_tool", "last_code", "run_outcome", "token_error"}
 )
 
 func (d *decoder) safeDetail(p *pair, path, _ string) {

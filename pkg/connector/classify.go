@@ -125,6 +125,10 @@ func (c *classifier) classify(resp *Response, r *Request) envelope.Reply {
 
 func (c *classifier) classified(resp *Response, r *Request) envelope.Reply {
 	switch {
+	case resp.Failure == NotSent && resp.Fault != nil:
+		reply := c.fault(resp.Fault, r) // why nothing could be sent
+		reply.NotSent = true
+		return reply
 	case resp.Failure == NotSent:
 		return envelope.Reply{NotSent: true, Row: envelope.RowFor(envelope.CodeUpstreamUnavailable, envelope.Read)}
 	case resp.Failure == NoReply || resp.Failure == Cancelled:

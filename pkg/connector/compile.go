@@ -230,7 +230,7 @@ var decidedByRuntime = map[envelope.Code]bool{
 }
 
 // reservedDetails are the runtime's own keys of safe_details; field may be set by the config (contract §4).
-var reservedDetails = []string{"verification_tool", "last_code", "run_outcome"}
+var reservedDetails = []string{"verification_tool", "last_code", "run_outcome", "token_error"}
 
 func newClassifier(s *Spec, kind string) (*classifier, error) {
 	c := &classifier{

@@ -99,6 +99,7 @@ type HTTPSpec struct {
 	Form              any    // likewise, sent as application/x-www-form-urlencoded; at most one of the two
 	IdempotencyHeader string // "" means Idempotency-Key
 	TLS               *TLSSpec
+	OAuth2            *OAuth2Spec
 	ProxyFromEnv      bool
 	MaxConnsPerHost   int
 }
@@ -106,6 +107,15 @@ type HTTPSpec struct {
 // TLSSpec has PEM file names.
 type TLSSpec struct {
 	CA, Cert, Key, ServerName string
+}
+
+// OAuth2Spec is how access tokens are got: by client credentials (RFC 6749, 4.4). They go out as Authorization: Bearer.
+type OAuth2Spec struct {
+	TokenURL, ClientID, ClientSecret string
+	Scopes                           []string
+	Params                           map[string]string // further ones for the token endpoint, audience for one
+	AuthStyle                        string            // "header" (HTTP Basic) or "body"
+	Timeout                          time.Duration     // of one request for a token
 }
 
 // NATSSpec is request and reply on a subject.
@@ -135,6 +145,7 @@ type MCPServerSpec struct {
 	URL     string
 	Headers map[string]string
 	TLS     *TLSSpec
+	OAuth2  *OAuth2Spec
 	Command []string
 	Env     map[string]string
 	ProcessSpec

@@ -114,7 +114,7 @@ type Response struct {
 	IsError  bool                // mcp isError; for nats an error header of the micro protocol
 	ExitCode int                 // command
 	Body     []byte              // http, nats; mcp: structured content, else text; command: standard output
-	Fault    *Fault              // go: the function said how it failed
+	Fault    *Fault              // go: the function said how it failed; with NotSent: why nothing could be sent
 }
 
 // Fault is how a Go tool says what its call came to, when that is more than "failed". It is an error so that a tool can

@@ -2,6 +2,7 @@ package httptool
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"maps"
 	"net/http"
 	"net/textproto"
@@ -12,14 +13,22 @@ import (
 
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/connector/internal/httpwire"
+	"github.com/agentrun/executor/pkg/connector/internal/token"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
 // Kind makes transports for http tools. Tools with the same TLS, proxy and connection settings share their connections.
 // Safe for concurrent use.
 type Kind struct {
-	mu    sync.Mutex
-	pools map[poolKey]*httpwire.Pool
+	mu     sync.Mutex
+	pools  map[poolKey]*httpwire.Pool
+	tokens map[tokenKey]*token.Source
+}
+
+// tokenKey is what tools must have in common to share access tokens.
+type tokenKey struct {
+	poolKey
+	spec [sha256.Size]byte // digest of the whole of oauth2
 }
 
 // poolKey is what tools must have in common to share connections. A file that was replaced has another content under its
@@ -36,7 +45,9 @@ type poolSettings struct {
 }
 
 // New returns a Kind without connections.
-func New() *Kind { return &Kind{pools: map[poolKey]*httpwire.Pool{}} }
+func New() *Kind {
+	return &Kind{pools: map[poolKey]*httpwire.Pool{}, tokens: map[tokenKey]*token.Source{}}
+}
 
 // Name implements connector.Kind.
 func (*Kind) Name() string { return connector.KindHTTP }
@@ -89,8 +100,42 @@ func (k *Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
 	if s.TLS != nil {
 		key.tls = *s.TLS
 	}
-	t.pool, err = k.pool(key)
+	if t.pool, err = k.pool(key); err != nil || s.OAuth2 == nil {
+		return t, err
+	}
+	for name := range s.Headers {
+		if textproto.CanonicalMIMEHeaderKey(name) == "Authorization" {
+			return nil, &connector.SpecError{Path: []any{"headers", name}, Message: "is set by oauth2"}
+		}
+	}
+	t.tokens, err = k.source(*s.OAuth2, key)
 	return t, err
+}
+
+// source has the tokens of these settings: those of tools that were made before are good for the next, also across reloads.
+func (k *Kind) source(s connector.OAuth2Spec, settings poolSettings) (*token.Source, error) {
+	settings.maxConns = 0
+	config, files, err := settings.tls.Read()
+	if err != nil {
+		return nil, err
+	}
+	config.NextProtos = []string{"http/1.1"}
+	spec, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	key := tokenKey{poolKey{settings, files}, sha256.Sum256(spec)}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if source := k.tokens[key]; source != nil {
+		return source, nil
+	}
+	var proxy func(*url.URL) (*url.URL, error)
+	if settings.proxyFromEnv {
+		proxy = proxyFromEnv
+	}
+	k.tokens[key] = token.New(s, config, proxy)
+	return k.tokens[key], nil
 }
 
 // setContent reads body and form.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/connector/internal/httpwire"
+	"github.com/agentrun/executor/pkg/connector/internal/token"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -33,6 +34,7 @@ type transport struct {
 	restInQuery bool
 	consumed    map[string]bool // args that URL, headers or body name
 	pool        *httpwire.Pool
+	tokens      *token.Source // nil: the config has all that is sent
 }
 
 // CheckArgs implements connector.Transport.
@@ -82,8 +84,14 @@ func (t *transport) RoundTrip(ctx context.Context, r *connector.Request) connect
 	if !ok || !httpwire.ValidValue(r.OperationRef) || !httpwire.ValidValue(r.IdempotencyKey) {
 		return connector.Response{Failure: connector.NotSent}
 	}
+	var held token.Token
+	if t.tokens != nil {
+		if held, err = t.tokens.Get(ctx); err != nil {
+			return token.Response(err)
+		}
+	}
 	for hop := 0; ; hop++ {
-		resp := t.once(ctx, r, u, body)
+		resp := t.once(ctx, r, u, held.Header, body)
 		if hop > 0 && resp.Failure == connector.NotSent {
 			resp.Failure = connector.NoReply // the first request has left
 		}
@@ -111,11 +119,14 @@ func (t *transport) body(r *connector.Request) ([]byte, bool) {
 	return connector.AppendJSON(nil, t.rest(r.ArgValues))
 }
 
-// header is what a request's header holds of the call.
-func (t *transport) header(r *connector.Request) []byte {
+// header is what a request's header holds of the call; authorization is "" where the config has it.
+func (t *transport) header(r *connector.Request, authorization string) []byte {
 	b := append(make([]byte, 0, 256+len(t.head)), t.head...)
 	for i := range t.headers {
 		b = httpwire.Line(b, t.headers[i].name, t.headers[i].value.expand(r.Call, r.ArgValues))
+	}
+	if authorization != "" {
+		b = httpwire.Line(b, "Authorization", authorization)
 	}
 	if r.Effect == envelope.Write {
 		b = httpwire.Line(b, t.keyHeader, r.IdempotencyKey)
@@ -130,9 +141,9 @@ func (t *transport) header(r *connector.Request) []byte {
 }
 
 // once sends one request and reads its response.
-func (t *transport) once(ctx context.Context, r *connector.Request, u *url.URL, body []byte) connector.Response {
+func (t *transport) once(ctx context.Context, r *connector.Request, u *url.URL, authorization string, body []byte) connector.Response {
 	head, err := t.pool.Send(ctx, &httpwire.Request{
-		Method: t.method, URL: u, Host: t.host, Header: t.header(r), Body: body, Leave: r.Leave,
+		Method: t.method, URL: u, Host: t.host, Header: t.header(r, authorization), Body: body, Leave: r.Leave,
 	})
 	switch {
 	case errors.Is(err, httpwire.ErrNotSent):

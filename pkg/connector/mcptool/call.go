@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentrun/executor/internal/child"
 	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/connector/internal/token"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -43,7 +44,7 @@ func (t *tool) Outlives() bool { return len(t.server.spec.Command) > 0 && !child
 func (t *tool) Ready(ctx context.Context) bool {
 	s, err := t.server.acquire(ctx)
 	if err != nil {
-		return false
+		return token.Missing(err) // the call says so itself
 	}
 	s.release()
 	return true
@@ -69,7 +70,7 @@ func (t *tool) RoundTrip(ctx context.Context, r *connector.Request) connector.Re
 func (t *tool) once(ctx context.Context, r *connector.Request) (out connector.Response, dead bool) {
 	s, err := t.server.acquire(ctx)
 	if err != nil {
-		return connector.Response{Failure: connector.NotSent}, false
+		return token.Response(err), false
 	}
 	defer s.release()
 	offer := s.offer(t.name)
@@ -137,6 +138,8 @@ func (t *tool) params(r *connector.Request) *mcp.CallToolParams {
 // response reads a settled dispatch.
 func (t *tool) response(d *dispatch, r *connector.Request, offer *Offer) (out connector.Response) {
 	switch {
+	case d.unheld != nil:
+		return token.Response(d.unheld)
 	case d.status != 0:
 		out = connector.Response{Status: d.status, Header: d.header}
 		if d.fault != nil {

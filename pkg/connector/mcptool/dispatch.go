@@ -25,6 +25,7 @@ type dispatch struct {
 
 	// How it ended, readable once end is closed.
 	failure connector.Failure
+	unheld  error               // why there was no token to send it with
 	status  int                 // of an HTTP response that is no success
 	header  map[string][]string // its header, names in lower case
 	session bool                // the request named a session

@@ -18,6 +18,7 @@ import (
 
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/connector/internal/httpwire"
+	"github.com/agentrun/executor/pkg/connector/internal/token"
 )
 
 const (
@@ -30,11 +31,16 @@ const (
 type client struct {
 	pool    *httpwire.Pool
 	headers map[string]string
+	tokens  *token.Source // nil: the config has all that is sent
 }
 
-func newClient(headers map[string]string, secure *tls.Config) *client {
+func newClient(spec connector.MCPServerSpec, secure *tls.Config) *client {
 	secure.NextProtos = []string{"http/1.1"}
-	return &client{headers: headers, pool: &httpwire.Pool{TLS: secure}}
+	c := &client{headers: spec.Headers, pool: &httpwire.Pool{TLS: secure}}
+	if spec.OAuth2 != nil {
+		c.tokens = token.New(*spec.OAuth2, secure, nil)
+	}
+	return c
 }
 
 // open begins a session with a server; nothing is sent before the first message.
@@ -64,6 +70,13 @@ func (c *client) RoundTrip(req *http.Request) (*http.Response, error) {
 	out, err := c.request(req)
 	if err != nil {
 		return nil, err
+	}
+	if c.tokens != nil {
+		held, err := c.tokens.Get(req.Context())
+		if err != nil {
+			return d.unauthorized(req, err)
+		}
+		out.Header = httpwire.Line(out.Header, "Authorization", held.Header)
 	}
 	if d != nil {
 		out.Leave, out.Stayed = d.leave, d.stayed
@@ -98,6 +111,15 @@ func (c *client) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 var errHeader = errors.New("mcp: a header that no request can have")
+
+// unauthorized ends a request that gets no token; d is nil where it is none that we follow. The session stays.
+func (d *dispatch) unauthorized(req *http.Request, err error) (*http.Response, error) {
+	if d == nil {
+		return nil, err
+	}
+	d.settle(func(d *dispatch) { d.failure, d.unheld = connector.NotSent, err })
+	return substitute(req, &http.Response{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req}), nil
+}
 
 // request is the SDK's request as it goes out.
 func (c *client) request(req *http.Request) (*httpwire.Request, error) {

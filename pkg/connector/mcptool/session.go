@@ -92,7 +92,7 @@ func (k *Kind) newServer(name string, spec connector.MCPServerSpec) *server {
 		_ = errors.As(err, &s.fault)
 		secure = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	s.files, s.client = sum, newClient(spec.Headers, secure)
+	s.files, s.client = sum, newClient(spec, secure)
 	return s
 }
 

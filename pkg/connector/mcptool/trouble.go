@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/child"
+	"github.com/agentrun/executor/pkg/connector/internal/token"
 )
 
 // Trouble is why a server cannot be used.
@@ -22,7 +23,12 @@ type Trouble struct {
 	// Stderr are the last lines that a server of ours has written to its standard error, as it wrote them: only of a kind
 	// that listens there, and only for a person's own terminal.
 	Stderr []string
+
+	unheld error // there was no access token to ask it with
 }
+
+// Unwrap gives why there was no access token, if that is the cause.
+func (t *Trouble) Unwrap() error { return t.unheld }
 
 func (t *Trouble) Error() string { return t.Cause }
 
@@ -86,6 +92,9 @@ func (t *attempt) ending() string {
 func (t *attempt) trouble() error {
 	if t.err == nil {
 		return nil
+	}
+	if token.Missing(t.err) {
+		return &Trouble{Cause: "there is no access token for it", unheld: t.err}
 	}
 	out := &Trouble{Cause: t.cause()}
 	if p := t.process(); p != nil {
