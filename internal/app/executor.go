@@ -93,6 +93,11 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 		return err
 	}
 	p.beside.Go(func() { store.Run(ctx) })
+	silence, err := talk(ctx, conn, store.Keeper)
+	if err != nil {
+		return err
+	}
+	defer silence()
 	name := uuid.NewString()
 	own := func() offer {
 		d := tools.digests()

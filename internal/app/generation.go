@@ -53,7 +53,7 @@ func (f fleetStore) Names(ctx context.Context) ([]string, error) { return f.conn
 func (f fleetStore) Look()                                       { f.conn.Look() }
 
 // keptStore tells drivers which store of records this is: what the keeper says, as far as the streams have been looked at
-// since the last reconnect.
+// since the last reconnect, and as the other executors have been heard.
 type keptStore struct {
 	*generation.Keeper
 	conn *bus.Conn
@@ -61,7 +61,7 @@ type keptStore struct {
 
 func (s keptStore) Current() (token string, ok bool) {
 	token, ok = s.Keeper.Current()
-	return token, ok && s.conn.Looked()
+	return token, ok && s.conn.Looked() && s.Together(s.conn.Server())
 }
 
 // leaveWait bounds the last look of an executor that ends.
@@ -74,6 +74,26 @@ func (s keptStore) Leave(ctx context.Context) {
 	if s.conn.LookNow(ctx) == nil {
 		s.Keeper.Leave()
 	}
+	s.Depart()
+}
+
+// talk lets the keeper and those of other processes hear one another until stop is called, which is after the last write.
+func talk(ctx context.Context, conn *bus.Conn, k *generation.Keeper) (stop func(), err error) {
+	deaf, err := conn.OnTold(rosterHint, k.Told)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		k.Talk(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+		deaf()
+	}, nil
 }
 
 // keeper makes the keeper of generations of a process; j and restore are nil for a reconciler.
@@ -81,6 +101,7 @@ func (p *process) keeper(c *Process, conn *bus.Conn, j *journal.Journal, restore
 	config := generation.Config{
 		ID: c.ID, Store: fleetStore{conn}, Ready: p.ready, Log: p.log, Retention: c.RunRetention, Lost: p.observer.StoreLost,
 		Now: func() envelope.Time { return envelope.TimeNotBefore(conn.Clock().Upper()) }, Restore: restore,
+		Seen: conn.Seen, Tell: func(data []byte) { _ = conn.Tell(rosterHint, data) }, // it is said again
 	}
 	name := ""
 	if j != nil {
@@ -109,6 +130,7 @@ func (p *process) keeper(c *Process, conn *bus.Conn, j *journal.Journal, restore
 			look.Unfit = c.Error()
 		}
 		p.observer.StoreChanged(st.Changed != nil && st.Changed.What == bus.Settings, st.Changed != nil && st.Changed.What == bus.Paused)
+		k.Together(conn.Server())
 		k.Looked(look)
 	})
 	return k, nil

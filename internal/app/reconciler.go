@@ -53,6 +53,11 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 		return err
 	}
 	p.beside.Go(func() { keeper.Run(ctx) })
+	silence, err := talk(ctx, conn, keeper)
+	if err != nil {
+		return err
+	}
+	defer silence()
 	kinds.use(conn.NATS())
 	tools := newLive(box)
 	defer p.traced(ctx, "agentrun-reconciler", &c.Process, tools)()

@@ -233,16 +233,17 @@ func (c *Conn) observe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	lost := false
 	c.mu.Lock()
 	s := &c.status
 	s.Asked, s.Fleet, s.Last = asked, fleet, runs.State.LastSeq
 	switch {
 	case !s.Created.IsZero() && !s.Created.Equal(runs.Created):
 		c.lostLocked(fmt.Sprintf("%s was made anew: it is of %s and was of %s", RunsStream, runs.Created.Format(time.RFC3339), s.Created.Format(time.RFC3339)))
-		c.seen.Store(runs.State.LastSeq)
+		lost = true
 	case runs.State.LastSeq < seen:
 		c.lostLocked(fmt.Sprintf("%s has gone back: it ends at sequence %d and had reached %d", RunsStream, runs.State.LastSeq, seen))
-		c.seen.Store(runs.State.LastSeq)
+		lost = true
 	default:
 		c.saw(runs.State.LastSeq)
 	}
@@ -255,6 +256,9 @@ func (c *Conn) observe(ctx context.Context) error {
 	c.mu.Unlock()
 	for _, fn := range followers {
 		fn(told)
+	}
+	if lost { // not before those who tell others how far they have seen know of it
+		c.seen.Store(runs.State.LastSeq)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -291,6 +295,13 @@ func (c *Conn) saw(seq uint64) {
 		}
 	}
 }
+
+// Seen is the highest sequence of AGENTRUN_RUNS that is known.
+func (c *Conn) Seen() uint64 { return c.seen.Load() }
+
+// Server names the server process at the other end; empty while there is none. A server that is started anew has another
+// name.
+func (c *Conn) Server() string { return c.nc.ConnectedServerId() }
 
 // doubt asks for a look at the streams, and lets nobody believe the last one until then: something contradicts it.
 func (c *Conn) doubt() {

@@ -343,6 +343,9 @@ func (r *round) receive(m *nats.Msg) {
 	}
 	r.consumer = meta.consumer
 	r.watch.conn.clock.heard(meta.at)
+	if r.watch.stream == RunsStream {
+		r.watch.conn.saw(meta.stream)
+	}
 	if meta.stream <= r.watch.seen {
 		return
 	}

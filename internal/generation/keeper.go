@@ -29,9 +29,12 @@ type Journal interface {
 	Known() (Known, error)
 	// Adopt is on disk when it returns nil.
 	Adopt(Known) error
-	// Saw and Joined are on disk soon.
+	// Saw and Joined are on disk soon, within about 0.1 s.
 	Saw(seq uint64)
 	Joined(revision uint64, at time.Time)
+	// Met returns what Meet was given: the other executors of the fleet. It is on disk soon, too.
+	Met() ([]byte, error)
+	Meet(others []byte)
 }
 
 // Store is where the fleet agrees. All methods are safe for concurrent use.
@@ -73,6 +76,8 @@ type Config struct {
 	Log       *slog.Logger
 	Retention time.Duration // how long a journal keeps what it knows
 	Lost      func(bool)    // told when records are known to be lost, and when all is restored
+	Seen      func() uint64 // the highest sequence that was seen
+	Tell      func([]byte)  // tells all processes of the fleet a word, this one included; nil: it works alone
 
 	// Of an executor only:
 	Journal Journal                         // nil: a reconciler, which remembers in memory
@@ -105,6 +110,8 @@ type Keeper struct {
 	token   string    // of the store that is settled with
 	settled bool
 
+	company
+
 	dirty  bool      // something was sent since the own record was written
 	joined time.Time // when the own record was written
 	told   string    // the last text shown
@@ -113,6 +120,7 @@ type Keeper struct {
 // New makes a keeper that remembers what the journal does.
 func New(c Config) (*Keeper, error) {
 	k := &Keeper{Config: c, kick: make(chan struct{}, 1)}
+	var others []byte
 	if c.Lost == nil {
 		k.Lost = func(bool) {}
 	}
@@ -122,7 +130,11 @@ func New(c Config) (*Keeper, error) {
 			return nil, fmt.Errorf("what the journal knows of the store: %w", err)
 		}
 		k.known = known
+		if others, err = c.Journal.Met(); err != nil {
+			return nil, fmt.Errorf("whom the journal knows: %w", err)
+		}
 	}
+	k.company = newCompany(others)
 	return k, nil
 }
 
@@ -178,6 +190,7 @@ func (k *Keeper) Looked(l Look) {
 		return
 	}
 	k.look, k.looked = l, true
+	defer k.gathered()
 	switch {
 	case l.Unfit != "":
 		k.settled, k.unfit = false, true
@@ -193,6 +206,10 @@ func (k *Keeper) Looked(l Look) {
 		k.suspect("AGENTRUN_RUNS was made anew")
 	case l.Member < k.known.Member && !k.expired():
 		k.suspect("the record of this executor in AGENTRUN_RUNS is older than the one that it has written, or gone")
+	case l.Last < k.heard && !l.Asked.After(k.heardAt):
+		k.Store.Look()
+	case l.Last < k.heard:
+		k.suspect(fmt.Sprintf("AGENTRUN_RUNS has gone back: it ends at sequence %d, and others had seen %d", l.Last, k.heard))
 	}
 	if s, err := decodeState(l.State); err != nil || s.Generation != k.known.Generation || len(s.Missing()) > 0 {
 		k.settled = false
@@ -391,7 +408,8 @@ func (k *Keeper) begin(ctx context.Context, cause string) (State, error) {
 		}
 	}
 	if len(s.Missing()) > 0 {
-		s.Awaits = append(s.Awaits, k.me())
+		// A copy may not know of everybody.
+		s.Awaits = k.add(append(s.Awaits, k.me()))
 	} else {
 		members, err := k.members(ctx)
 		if err != nil {
@@ -400,7 +418,7 @@ func (k *Keeper) begin(ctx context.Context, cause string) (State, error) {
 		if k.Journal != nil {
 			members = append(slices.DeleteFunc(members, func(m Member) bool { return m.Journal == k.Config.Member.Journal }), k.me())
 		}
-		s = State{Schema: StateSchema, Generation: uuid.NewString(), Cause: cause, By: k.ID, At: k.Now(), Awaits: awaited(members), Foreign: s.Foreign}
+		s = State{Schema: StateSchema, Generation: uuid.NewString(), Cause: cause, By: k.ID, At: k.Now(), Awaits: awaited(k.add(members)), Foreign: s.Foreign}
 		k.Log.Error("a new generation of the store begins", "generation", s.Generation, "cause", cause, "journals", len(s.Awaits))
 	}
 	return s, k.save(ctx, &s, revision)
@@ -495,6 +513,7 @@ func (k *Keeper) adopt(look Look, s State) error {
 	}
 	k.mu.Lock()
 	k.known = known
+	k.heard, k.heardAt = 0, time.Time{}
 	k.mu.Unlock()
 	return nil
 }

@@ -1,9 +1,10 @@
 // Package generation decides whether the store of run records is the one that the fleet has settled with. A store that has
 // lost records (an older copy was put back, records were removed by hand, it was made anew) begins a new generation: every
-// executor whose record is in the store restores what its journal knows, and nobody takes work before all have.
+// executor whose record is in the store, or that others remember, restores what its journal knows, and nobody takes work before all have.
 //
 // What it rests on: an executor keeps the highest sequence of AGENTRUN_RUNS that it has seen, and the revision of its own
-// record there, beside its journal. A store that shows less has gone back.
+// record there, beside its journal. A store that shows less has gone back. Processes tell one another how far they have seen
+// it, and wait for one another after a start and on a new server, so that those see it too who did nothing since the copy.
 package generation
 
 import (

@@ -192,7 +192,15 @@ func TestTheStoreIsRemembered(t *testing.T) {
 	again(want)
 	j.Saw(61)
 	want.Seen = 61
+	if got, err := j.Met(); err != nil || got != nil {
+		t.Fatalf("whom nobody has met: %q, %v", got, err)
+	}
+	j.Meet([]byte("nobody"))
+	j.Meet([]byte("others"))
 	again(want)
+	if got, err := j.Met(); err != nil || string(got) != "others" {
+		t.Fatalf("met %q, %v", got, err)
+	}
 }
 
 func TestWriteRefusals(t *testing.T) {

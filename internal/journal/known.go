@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -82,6 +83,34 @@ func (j *Journal) Joined(revision uint64, at time.Time) {
 		return
 	}
 	j.lazy = append(j.lazy, memberOp(revision, at))
+	j.arm(lazyDelay)
+}
+
+// Met reads what Meet was given last; nil: nothing.
+func (j *Journal) Met() (others []byte, err error) {
+	err = j.view(func(v views) error {
+		value := v.meta.Get(metaFleet)
+		if value == nil {
+			return nil
+		}
+		payload, ok := open(tagMeta, metaFleet, value)
+		if !ok {
+			return damaged(j.path, fmt.Sprintf("the entry %s does not match its checksum", metaFleet))
+		}
+		others = bytes.Clone(payload)
+		return nil
+	})
+	return others, err
+}
+
+// Meet remembers the other executors of the fleet, as Saw does.
+func (j *Journal) Meet(others []byte) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closing || j.broken != nil {
+		return
+	}
+	j.lazy = append(j.lazy, op{kind: opMeta, key: metaFleet, value: others})
 	j.arm(lazyDelay)
 }
 

@@ -36,6 +36,7 @@ var (
 	metaGeneration = []byte("store_generation")
 	metaSeen       = []byte("store_seen")
 	metaMember     = []byte("store_member")
+	metaFleet      = []byte("store_fleet")
 )
 
 const (
