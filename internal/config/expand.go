@@ -16,7 +16,7 @@ func (d *decoder) expand(n *node, path string) (string, bool) {
 	if n.kind != scalarNode || !strings.Contains(s, "${") {
 		return s, true
 	}
-	n.substituted = nil
+	n.substituted, n.files = nil, nil
 	var b strings.Builder
 	for s != "" {
 		i := strings.Index(s, "${")
@@ -74,6 +74,7 @@ func (d *decoder) fromFile(n *node, path, file string) (string, bool) {
 		return "", false
 	}
 	value, problem := d.files.secret(file)
+	n.files = append(n.files, file)
 	if problem != "" {
 		d.fail(n, "%s: the file %s %s", path, printable(file), problem)
 	}

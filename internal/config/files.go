@@ -3,23 +3,16 @@ package config
 import (
 	"crypto/sha256"
 	"errors"
-	"io"
 	"os"
+	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/agentrun/executor/pkg/connector"
 )
 
-const (
-	// secretFileMax bounds what ${file:…} puts in; a header that holds more would be refused by any server.
-	secretFileMax = 64 << 10
-	// watchedFileMax bounds what is read of a TLS file to see whether it has changed.
-	watchedFileMax = 1 << 20
-)
-
-var (
-	errNoRegularFile = errors.New("is no regular file")
-	errFileTooLarge  = errors.New("is too large")
-)
+// secretFileMax bounds what ${file:…} puts in; a header that holds more would be refused by any server.
+const secretFileMax = 64 << 10
 
 // Digest is what a file held, by SHA-256; the zero value stands for one that could not be read.
 type Digest [sha256.Size]byte
@@ -41,7 +34,7 @@ func newFiles() *files { return &files{read: map[string]*content{}} }
 func (f *files) at(path string) *content {
 	c := f.read[path]
 	if c == nil {
-		b, err := readFile(path, watchedFileMax)
+		b, err := connector.ReadSecretFile(path)
 		c = &content{text: string(b), err: err}
 		if err == nil {
 			c.sum = sha256.Sum256(b)
@@ -64,7 +57,7 @@ func (f *files) secret(path string) (text, problem string) {
 	text = strings.TrimRight(c.text, "\r\n")
 	switch {
 	case len(text) > secretFileMax:
-		return "", errFileTooLarge.Error()
+		return "", "is too large"
 	case text == "":
 		return "", "is empty"
 	case !utf8.ValidString(text) || strings.ContainsRune(text, 0):
@@ -90,23 +83,21 @@ func HeldNow(paths map[string]Digest) map[string]Digest {
 	return now.digests()
 }
 
-// readFile reads a regular file: a pipe or a terminal would hold up whoever asks, and gives nothing a second time.
-func readFile(path string, most int64) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
+// secretFiles are the files whose content stands in a mapping's values, with what they held.
+func (d *decoder) secretFiles(o *object, keys ...string) (out []connector.SecretFile) {
+	for _, key := range keys {
+		p := o.n.pair(key)
+		if p == nil {
+			continue
+		}
+		p.value.each(func(n *node) {
+			for _, path := range n.files {
+				f := connector.SecretFile{Path: path, Sum: d.files.at(path).sum}
+				if !slices.Contains(out, f) {
+					out = append(out, f)
+				}
+			}
+		})
 	}
-	if !info.Mode().IsRegular() {
-		return nil, errNoRegularFile
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && int64(len(b)) > most {
-		return nil, errFileTooLarge
-	}
-	return b, err
+	return out
 }

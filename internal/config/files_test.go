@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/agentrun/executor/pkg/connector"
 )
 
 const fileSecret = "from-a-file-1234"
@@ -86,7 +88,7 @@ func TestBadSecretFiles(t *testing.T) {
 		"no text":      {secretFile(t, fileSecret+"\xff"), "is no text in UTF-8"},
 		"binary":       {secretFile(t, fileSecret+"\x00"), "is no text in UTF-8"},
 		"long":         {secretFile(t, strings.Repeat("s", secretFileMax+1)), "is too large"},
-		"endless":      {secretFile(t, strings.Repeat("s", watchedFileMax+1)), "is too large"},
+		"endless":      {secretFile(t, strings.Repeat("s", connector.SecretFileMax+1)), "is too large"},
 		"a line break": {secretFile(t, fileSecret+"\nX: y"), "partly from the environment or a file"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,5 +103,32 @@ func TestBadSecretFiles(t *testing.T) {
 	}
 	if _, _, err := Parse("c.yaml", []byte("tools: {t: {effect: read, http: {url: 'http://h/', headers: {A: '${file:/etc/hostname}'}}}}"), noEnvironment); err == nil {
 		t.Fatal("Parse reads files")
+	}
+}
+
+// A tool's calls know which files stand in what is sent, with what they held: those of the token's request apart, and none
+// that stand elsewhere.
+func TestCallsKnowTheirSecretFiles(t *testing.T) {
+	key, client, body, other := secretFile(t, "key-12345678"), secretFile(t, "client-12345678\n"), secretFile(t, "body-12345678"), secretFile(t, "an authority")
+	oauth2 := "oauth2: {token_url: 'https://i/', client_id: me, client_secret: '${file:" + client + "}'}"
+	f, _, err := loadText(t, "mcp_servers:\n  m: {url: 'https://m/', headers: {X: '${file:"+key+"}'}, "+oauth2+"}\ntools:\n  t:\n    effect: write\n    http:\n      tls: {ca: "+other+"}\n"+
+		"      method: POST\n      url: 'https://h/'\n      headers: {X: 'a ${file:"+key+"}', Y: '${file:"+key+"} ${NAME}'}\n      body: {deep: [{k: '${file:"+body+"}'}]}\n      "+oauth2+"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(path, content string) connector.SecretFile {
+		return connector.SecretFile{Path: path, Sum: sha256.Sum256([]byte(content))}
+	}
+	h, m := f.Tools[0].Kind.HTTP, f.MCPServers["m"]
+	token := []connector.SecretFile{of(client, "client-12345678\n")}
+	for name, c := range map[string]struct{ got, want []connector.SecretFile }{
+		"tool":           {h.Secrets, []connector.SecretFile{of(key, "key-12345678"), of(body, "body-12345678")}},
+		"its token":      {h.OAuth2.Secrets, token},
+		"server":         {m.Secrets, []connector.SecretFile{of(key, "key-12345678")}},
+		"server's token": {m.OAuth2.Secrets, token},
+	} {
+		if !slices.Equal(c.got, c.want) {
+			t.Errorf("%s: got %v, wanted %v", name, c.got, c.want)
+		}
 	}
 }

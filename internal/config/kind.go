@@ -83,6 +83,7 @@ func (d *decoder) http(p *pair, path string, reads bool) *connector.HTTPSpec {
 	}
 	secure := d.httpURL(o, h)
 	h.OAuth2 = d.oauth2(o)
+	h.Secrets = d.secretFiles(o, "url", "headers", "body", "form")
 	h.TLS = d.tls(o, secure || h.OAuth2 != nil && strings.HasPrefix(h.OAuth2.TokenURL, "https:"))
 	return h
 }

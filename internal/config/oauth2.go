@@ -56,6 +56,7 @@ func (d *decoder) oauth2(in *object) *connector.OAuth2Spec {
 		}
 		s.Params["audience"] = audience
 	}
+	s.Secrets = d.secretFiles(o, "token_url", "client_id", "client_secret", "endpoint_params")
 	d.tokenURL(o, s.TokenURL)
 	if q := in.n.pair("headers"); q != nil {
 		for _, e := range q.value.pairs {

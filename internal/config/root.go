@@ -316,7 +316,7 @@ func (d *decoder) mcpServers(root *object, retry run.Retry) (map[string]connecto
 				d.fail(o.n.pair("url").value, "%s.url cannot hold {placeholders}: it is the server's, not a call's", path)
 			} else {
 				u := d.checkURL(o.n.pair("url").value, path+".url", s.URL)
-				s.OAuth2 = d.oauth2(o)
+				s.OAuth2, s.Secrets = d.oauth2(o), d.secretFiles(o, "url", "headers")
 				s.TLS = d.tls(o, u == nil || u.Scheme == "https" || s.OAuth2 != nil && strings.HasPrefix(s.OAuth2.TokenURL, "https:"))
 			}
 		}

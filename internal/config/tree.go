@@ -57,6 +57,7 @@ type node struct {
 	// substituted are the values of variables and files that stand in the scalar's place, set when it is expanded. They tell
 	// what a message about this value must not show, and that columns inside it mean nothing.
 	substituted []string
+	files       []string // those of them that are files
 
 	// partial is set if a key of the mapping was refused: which one was meant, and so what is missing, is not known.
 	partial bool

@@ -100,6 +100,7 @@ type HTTPSpec struct {
 	IdempotencyHeader string // "" means Idempotency-Key
 	TLS               *TLSSpec
 	OAuth2            *OAuth2Spec
+	Secrets           []SecretFile // whose content stands in URL, headers, body or form
 	ProxyFromEnv      bool
 	MaxConnsPerHost   int
 }
@@ -116,6 +117,7 @@ type OAuth2Spec struct {
 	Params                           map[string]string // further ones for the token endpoint, audience for one
 	AuthStyle                        string            // "header" (HTTP Basic) or "body"
 	Timeout                          time.Duration     // of one request for a token
+	Secrets                          []SecretFile      // whose content stands in the above
 }
 
 // NATSSpec is request and reply on a subject.
@@ -146,6 +148,7 @@ type MCPServerSpec struct {
 	Headers map[string]string
 	TLS     *TLSSpec
 	OAuth2  *OAuth2Spec
+	Secrets []SecretFile // whose content stands in URL or headers
 	Command []string
 	Env     map[string]string
 	ProcessSpec

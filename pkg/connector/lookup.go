@@ -80,8 +80,8 @@ func compileFailed(r Rule, kind string) (rule, error) {
 }
 
 // Lookup implements Looker. The rule for a dispute comes first; of the others exactly one must match a complete response. A
-// response that none of them decides, and that says when to come again or that it was asked too often, is Later; any other is
-// Undecided, whatever its status. It never panics.
+// response that none of them decides, and that says when to come again or that it was asked too often, is Later, and so is one to
+// credentials that are being renewed; any other is Undecided, whatever its status. It never panics.
 func (l *looker) Lookup(ctx context.Context, call *Call) (found envelope.Lookup) {
 	undecided := envelope.Lookup{Answer: envelope.Undecided}
 	defer func() {
@@ -150,6 +150,9 @@ func (l *looker) undecided(resp *Response, r *Request) envelope.Lookup {
 		return out
 	case resp.Status != 0:
 		reply, _ = c.byStatus(resp)
+		if resp.Renewal != nil {
+			wait, said = max(wait, resp.Renewal.After), true
+		}
 	case resp.IsError && said:
 		reply = c.fail(envelope.CodeUpstreamUnavailable)
 	}

@@ -284,6 +284,11 @@ func withHeader(resp Response, fields ...string) Response {
 	return resp
 }
 
+func renewing(resp Response, after time.Duration) Response {
+	resp.Renewal = &Renewal{After: after}
+	return resp
+}
+
 // What tells a lookup to come again is no failed lookup; what only fails is one.
 func TestLookupThatIsToldToWait(t *testing.T) {
 	for _, c := range []struct {
@@ -302,6 +307,9 @@ func TestLookupThatIsToldToWait(t *testing.T) {
 		{"403 of GitHub", withHeader(status(403, `{}`), "x-ratelimit-remaining", "0", "x-ratelimit-reset", "90"), envelope.CodeUpstreamRateLimited, 90_000},
 		{"429 of the draft", withHeader(status(429, ``), "ratelimit", `"default";r=0;t=30`), envelope.CodeUpstreamRateLimited, 30_000},
 		{"423 with a time", withHeader(status(423, ``), "retry-after", "3"), envelope.CodeResourceLocked, 3_000},
+		{"401 while the credentials are renewed", renewing(status(401, ``), 5*time.Second), envelope.CodeCredentialsExpired, 5_000},
+		{"401 when they are", renewing(status(401, ``), 0), envelope.CodeCredentialsExpired, 0},
+		{"401", status(401, ``), "", 0},
 		{"403", status(403, ``), "", 0},
 		{"404 with a time", withHeader(status(404, ``), "retry-after", "3"), "", 0},
 		{"200 with a time", withHeader(status(200, `{"items":7}`), "retry-after", "3"), "", 0},

@@ -44,6 +44,9 @@ func (c *classifier) waiting(reply envelope.Reply, resp *Response, s *scope, nam
 	if !ok {
 		d, _ = told(resp.Header, c.now())
 	}
+	if resp.Renewal != nil {
+		d = max(d, resp.Renewal.After)
+	}
 	reply.RetryAfter = d.Milliseconds()
 	return reply
 }

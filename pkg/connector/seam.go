@@ -111,11 +111,16 @@ type Response struct {
 	Status   int                 // http, and mcp over HTTP where the status is no success
 	MCPCode  int                 // mcp: the code of a JSON-RPC error
 	Header   map[string][]string // http, nats; names in lower case
+	Renewal  *Renewal            // http, mcp: of a 401, the credentials are being renewed
 	IsError  bool                // mcp isError; for nats an error header of the micro protocol
 	ExitCode int                 // command
 	Body     []byte              // http, nats; mcp: structured content, else text; command: standard output
 	Fault    *Fault              // go: the function said how it failed; with NotSent: why nothing could be sent
 }
+
+// Renewal says that credentials which a far side has just refused are about to be replaced by others, so that the call, which
+// was refused and not processed (RFC 9110, 15.5.2), may go out again.
+type Renewal struct{ After time.Duration } // when they will be there; 0: for the next attempt
 
 // Fault is how a Go tool says what its call came to, when that is more than "failed". It is an error so that a tool can
 // return it. Text for people does not go through it: the messages of an envelope are fixed by code.

@@ -35,7 +35,7 @@ var statuses = func() []statusRow {
 		{codes: []int{307, 308}, read: never, write: never, source: "RFC 9110 §15.4.8, §15.4.9: the whole request is wanted elsewhere, so it was not processed"},
 		{class: 3, read: never, write: unknown, source: "RFC 9110 §15.4"},
 		same(envelope.CodeUpstreamRejectedInput, "RFC 9110 §15.5.1, §15.5.21", 400, 422),
-		same(envelope.CodeUpstreamDenied, "RFC 9110 §15.5.2, §15.5.4; a 403 that says when to come again is a rate limit", 401, 403),
+		same(envelope.CodeUpstreamDenied, "RFC 9110 §15.5.2, §15.5.4; a 403 that says when to come again is a rate limit; a 401 to credentials that can be [renewed](#a-401) is `CREDENTIALS_EXPIRED`, tried again", 401, 403),
 		same(envelope.CodeResourceNotFound, "RFC 9110 §15.5.5, §15.5.11", 404, 410),
 		same(envelope.CodeStateConflict, "RFC 9110 §15.5.10", 409),
 		same(envelope.CodeVersionConflict, "RFC 9110 §15.5.13: the version that was named is not the present one; RFC 6585 §3: none was named", 412, 428),
@@ -80,6 +80,9 @@ func (c *classifier) byStatus(resp *Response) (reply envelope.Reply, success boo
 	}
 	if resp.Status == 403 && c.limited(resp.Header) {
 		reply.Row = envelope.RowFor(envelope.CodeUpstreamRateLimited, envelope.Read)
+	}
+	if resp.Status == 401 && resp.Renewal != nil {
+		reply.Row = envelope.RowFor(envelope.CodeCredentialsExpired, envelope.Read)
 	}
 	return reply, reply.Row.Code == ""
 }

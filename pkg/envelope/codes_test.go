@@ -25,6 +25,7 @@ STATE_CONFLICT           | conflict      | state_conflict                | not_c
 VERSION_CONFLICT         | conflict      | version_conflict              | not_committed         | never               | escalate                          | fatal
 RESOURCE_LOCKED          | dependency    | resource_locked               | not_committed         | after_delay         | wait_and_retry                    | retryable
 UPSTREAM_RATE_LIMITED    | dependency    | provider_rate_limited         | not_committed         | after_delay         | wait_and_retry                    | retryable
+CREDENTIALS_EXPIRED      | dependency    | credentials_expired           | not_committed         | after_delay         | wait_and_retry                    | retryable
 UPSTREAM_UNAVAILABLE     | dependency    | provider_unavailable          | not_committed         | after_delay         | wait_and_retry                    | retryable
 UPSTREAM_TIMEOUT         | dependency    | provider_timeout              | not_committed         | after_delay         | wait_and_retry                    | retryable
 UPSTREAM_ERROR           | dependency    | provider_error                | not_committed         | after_delay         | wait_and_retry                    | retryable

@@ -21,6 +21,7 @@ const (
 	CodeVersionConflict         Code = "VERSION_CONFLICT"
 	CodeResourceLocked          Code = "RESOURCE_LOCKED"
 	CodeUpstreamRateLimited     Code = "UPSTREAM_RATE_LIMITED"
+	CodeCredentialsExpired      Code = "CREDENTIALS_EXPIRED"
 	CodeUpstreamUnavailable     Code = "UPSTREAM_UNAVAILABLE"
 	CodeUpstreamTimeout         Code = "UPSTREAM_TIMEOUT"
 	CodeUpstreamError           Code = "UPSTREAM_ERROR"
@@ -115,6 +116,10 @@ var table = []entry{
 	{
 		Row{CodeUpstreamRateLimited, Dependency, "provider_rate_limited", NotCommitted, AfterDelay, WaitAndRetry, Retryable},
 		"The provider limits the rate. The runtime tries again by itself.", "This takes a little longer than usual.", "The provider limits the rate; nothing was done.",
+	},
+	{
+		Row{CodeCredentialsExpired, Dependency, "credentials_expired", NotCommitted, AfterDelay, WaitAndRetry, Retryable},
+		"The credentials for the provider have expired. The runtime renews them and tries again by itself.", "This takes a little longer than usual.", "The provider refused the credentials, which are renewed; nothing was done.",
 	},
 	{
 		Row{CodeUpstreamUnavailable, Dependency, "provider_unavailable", NotCommitted, AfterDelay, WaitAndRetry, Retryable},

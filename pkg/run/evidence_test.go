@@ -471,17 +471,20 @@ func TestIdempotentFor(t *testing.T) {
 	}
 
 	// A gateway's refusal of a resend is retried, but never after the time that the tool promises for.
-	d = unknownKeyed()
-	d.pass(time.Second)
-	limited := fails(envelope.CodeUpstreamRateLimited, envelope.Write)
-	limited.RetryAfter = 20_000
-	d.call("a", limited)
-	d.state("a", run.Waiting)
-	d.pass(20 * time.Second)
-	if d.begin("a") != nil {
-		t.Error("no-blind-repeat: sent again after idempotent_for")
+	var limited envelope.Reply
+	for _, code := range []envelope.Code{envelope.CodeCredentialsExpired, envelope.CodeUpstreamRateLimited} {
+		d = unknownKeyed()
+		d.pass(time.Second)
+		limited = fails(code, envelope.Write)
+		limited.RetryAfter = 20_000
+		d.call("a", limited)
+		d.state("a", run.Waiting)
+		d.pass(20 * time.Second)
+		if d.begin("a") != nil {
+			t.Errorf("no-blind-repeat: sent again after idempotent_for, %s", code)
+		}
+		d.ended(envelope.NeedsHuman, envelope.CodeVerificationUnavailable, "a")
 	}
-	d.ended(envelope.NeedsHuman, envelope.CodeVerificationUnavailable, "a")
 
 	// One that asks for more time than there is ends the step, as unknown as it was: nothing was said of the first dispatch.
 	d = unknownKeyed()

@@ -78,7 +78,7 @@ func (k *Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &transport{method: method, url: target, lookup: p.Lookup, keyHeader: "Idempotency-Key"}
+	t := &transport{method: method, url: target, lookup: p.Lookup, keyHeader: "Idempotency-Key", credentials: token.Credentials{Files: s.Secrets}}
 	if s.IdempotencyHeader != "" {
 		if !httpwire.ValidName(s.IdempotencyHeader) || owned(s.IdempotencyHeader) {
 			return nil, fail("idempotency_header", "is not a header name that a tool may use")
@@ -108,7 +108,7 @@ func (k *Kind) Prepare(p connector.Preparation) (connector.Transport, error) {
 			return nil, &connector.SpecError{Path: []any{"headers", name}, Message: "is set by oauth2"}
 		}
 	}
-	t.tokens, err = k.source(*s.OAuth2, key)
+	t.credentials.Tokens, err = k.source(*s.OAuth2, key)
 	return t, err
 }
 

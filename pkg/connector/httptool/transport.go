@@ -34,7 +34,7 @@ type transport struct {
 	restInQuery bool
 	consumed    map[string]bool // args that URL, headers or body name
 	pool        *httpwire.Pool
-	tokens      *token.Source // nil: the config has all that is sent
+	credentials token.Credentials
 }
 
 // CheckArgs implements connector.Transport.
@@ -85,13 +85,22 @@ func (t *transport) RoundTrip(ctx context.Context, r *connector.Request) connect
 		return connector.Response{Failure: connector.NotSent}
 	}
 	var held token.Token
-	if t.tokens != nil {
-		if held, err = t.tokens.Get(ctx); err != nil {
+	if t.credentials.Tokens != nil {
+		if held, err = t.credentials.Tokens.Get(ctx); err != nil {
 			return token.Response(err)
 		}
 	}
+	resp := t.send(ctx, r, u, held.Header, body)
+	if resp.Status != 0 && resp.Failure != connector.Unreadable {
+		resp.Renewal = t.credentials.Answered(r, resp.Status, held.ID)
+	}
+	return resp
+}
+
+// send sends the request, and follows where a read is sent to.
+func (t *transport) send(ctx context.Context, r *connector.Request, u *url.URL, authorization string, body []byte) connector.Response {
 	for hop := 0; ; hop++ {
-		resp := t.once(ctx, r, u, held.Header, body)
+		resp := t.once(ctx, r, u, authorization, body)
 		if hop > 0 && resp.Failure == connector.NotSent {
 			resp.Failure = connector.NoReply // the first request has left
 		}

@@ -109,6 +109,9 @@ func (t *tool) once(ctx context.Context, r *connector.Request) (out connector.Re
 		s.retire()
 	}
 	out = t.response(d, r, offer)
+	if c := t.server.client; c != nil && (out.Status != 0 || out.Failure == connector.Answered) {
+		out.Renewal = c.credentials.Answered(r, out.Status, d.token)
+	}
 	if unprocessed {
 		out = connector.Response{
 			Status: out.Status, Header: out.Header, MCPCode: out.MCPCode,

@@ -29,6 +29,7 @@ type dispatch struct {
 	status  int                 // of an HTTP response that is no success
 	header  map[string][]string // its header, names in lower case
 	session bool                // the request named a session
+	token   uint64              // that it carried, by its ID
 	result  json.RawMessage     // as it arrived
 	fault   *jsonrpc.Error
 	words   string // what a refusal without one says

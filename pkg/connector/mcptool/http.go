@@ -29,16 +29,16 @@ const (
 // client is the HTTP side of one server. It sends every request once, over the way that all HTTP takes here, and follows no
 // redirect.
 type client struct {
-	pool    *httpwire.Pool
-	headers map[string]string
-	tokens  *token.Source // nil: the config has all that is sent
+	pool        *httpwire.Pool
+	headers     map[string]string
+	credentials token.Credentials
 }
 
 func newClient(spec connector.MCPServerSpec, secure *tls.Config) *client {
 	secure.NextProtos = []string{"http/1.1"}
-	c := &client{headers: spec.Headers, pool: &httpwire.Pool{TLS: secure}}
+	c := &client{headers: spec.Headers, pool: &httpwire.Pool{TLS: secure}, credentials: token.Credentials{Files: spec.Secrets}}
 	if spec.OAuth2 != nil {
-		c.tokens = token.New(*spec.OAuth2, secure, nil)
+		c.credentials.Tokens = token.New(*spec.OAuth2, secure, nil)
 	}
 	return c
 }
@@ -71,9 +71,9 @@ func (c *client) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.tokens != nil {
-		held, err := c.tokens.Get(req.Context())
-		if err != nil {
+	var held token.Token
+	if c.credentials.Tokens != nil {
+		if held, err = c.credentials.Tokens.Get(req.Context()); err != nil {
 			return d.unauthorized(req, err)
 		}
 		out.Header = httpwire.Line(out.Header, "Authorization", held.Header)
@@ -91,6 +91,9 @@ func (c *client) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	resp.Request = req
+	if c.credentials.Tokens != nil && d == nil && resp.StatusCode == http.StatusUnauthorized {
+		c.credentials.Tokens.Drop(held.ID)
+	}
 	if note, _ := req.Context().Value(noteKey{}).(bool); note && (resp.StatusCode < 200 || resp.StatusCode >= 300) {
 		_ = resp.Body.Close()
 		resp.StatusCode, resp.Body, resp.ContentLength = http.StatusAccepted, http.NoBody, 0
@@ -105,7 +108,7 @@ func (c *client) RoundTrip(req *http.Request) (*http.Response, error) {
 		return resp, nil
 	}
 	d.mu.Lock()
-	d.session = req.Header.Get(sessionName) != ""
+	d.session, d.token = req.Header.Get(sessionName) != "", held.ID
 	d.mu.Unlock()
 	return d.respond(req, resp), nil
 }

@@ -129,3 +129,60 @@ func TestNoTokenIsNotSent(t *testing.T) {
 		})
 	}
 }
+
+// A token that the server refuses is renewed once, each attempt is one request, and the session stays.
+func TestRefusedTokenIsRenewedOnce(t *testing.T) {
+	g := newGuarded(t)
+	tool := g.tool(t)
+	attempt := func(want envelope.Code) {
+		t.Helper()
+		asked := 0
+		g.set(func() {
+			refuse := g.refuse
+			g.refuse = func(authorization string, r *http.Request) bool {
+				asked++
+				return refuse != nil && refuse(authorization, r)
+			}
+		})
+		got := tool.Caller.Call(t.Context(), call(`{}`))
+		g.set(func() {
+			if asked != 1 || got.Row.Code != want || got.OK != (want == "") || got.RetryAfter != 0 {
+				t.Fatalf("%d requests, got %+v; wanted %q", asked, got, want)
+			}
+		})
+	}
+	if got := tool.Caller.Call(t.Context(), call(`{}`)); !got.OK {
+		t.Fatalf("got %+v", got)
+	}
+	revoked := func(authorization string, _ *http.Request) bool { return authorization == "Bearer token-1" }
+	g.set(func() { g.refuse = revoked })
+	attempt(envelope.CodeCredentialsExpired)
+	attempt("")
+	if n := g.count("initialize"); n != 1 {
+		t.Fatalf("%d sessions", n)
+	}
+
+	g = newGuarded(t)
+	tool = g.tool(t)
+	if got := tool.Caller.Call(t.Context(), call(`{}`)); !got.OK {
+		t.Fatalf("got %+v", got)
+	}
+	g.set(func() { g.refuse = func(string, *http.Request) bool { return true } })
+	attempt(envelope.CodeCredentialsExpired)
+	attempt(envelope.CodeUpstreamDenied)
+}
+
+// A token that is refused when a session begins is not used for the next try.
+func TestRefusedTokenAtTheBeginningOfASession(t *testing.T) {
+	g := newGuarded(t)
+	g.refuse = func(authorization string, _ *http.Request) bool { return authorization == "Bearer token-1" }
+	tool := g.tool(t)
+	for range 2 {
+		if got := tool.Caller.Call(t.Context(), call(`{}`)); got.OK {
+			return
+		} else if !got.NotSent || got.Row.Outcome != envelope.Retryable {
+			t.Fatalf("got %+v", got)
+		}
+	}
+	t.Fatal("no session with the next token")
+}

@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -38,6 +39,8 @@ const (
 // ErrUnavailable is of a token endpoint that gave no token now and may later.
 var ErrUnavailable = errors.New("token: the token endpoint gives none at the moment")
 
+var errRenewed = fmt.Errorf("%w: the credentials for it are being renewed", ErrUnavailable)
+
 // Refused is of a token endpoint that does not accept these credentials.
 type Refused struct {
 	Why string // an error code of RFC 6749, 5.2, or status_NNN
@@ -59,12 +62,16 @@ type Source struct {
 	client  *http.Client
 	timeout time.Duration
 
-	mu      sync.Mutex
-	current held
-	getting *getting
-	tried   time.Time // when the last attempt began
-	refusal *Refused  // of the last attempt
-	last    uint64    // ID
+	secrets []connector.SecretFile // that the config is made of
+
+	mu       sync.Mutex
+	current  held
+	getting  *getting
+	tried    time.Time // when the last attempt began
+	refusal  error     // of the last attempt; nil if it was not refused
+	last     uint64    // ID
+	dropped  time.Time // when a token was dropped last, or will be
+	refusals refusals
 }
 
 // held is a token with its times; zero: it does not say when it ends.
@@ -102,6 +109,7 @@ func New(s connector.OAuth2Spec, secure *tls.Config, proxy func(*url.URL) (*url.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it would take the secret along
 		},
 		timeout: s.Timeout,
+		secrets: s.Secrets,
 	}
 }
 
@@ -140,15 +148,6 @@ func (s *Source) Get(ctx context.Context) (Token, error) {
 	}
 }
 
-// Drop says that a token was refused where it was used: it is used no more.
-func (s *Source) Drop(id uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.current.ID == id {
-		s.current = held{}
-	}
-}
-
 // get asks the endpoint once.
 func (s *Source) get(ctx context.Context, g *getting) {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, oauth2.HTTPClient, s.client), s.timeout)
@@ -156,12 +155,15 @@ func (s *Source) get(ctx context.Context, g *getting) {
 	began := time.Now()
 	t, err := s.config.Token(ctx)
 	took := time.Since(began)
+	err = s.failure(t, err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer close(g.done)
 	s.getting, s.refusal = nil, nil
-	if g.err = failure(t, err); g.err != nil {
-		_ = errors.As(g.err, &s.refusal)
+	if g.err = err; err != nil {
+		if refused(err) || errors.Is(err, errRenewed) {
+			s.refusal = err
+		}
 		return
 	}
 	s.last++
@@ -174,6 +176,17 @@ func (s *Source) get(ctx context.Context, g *getting) {
 		s.current.renew, s.current.end = end.Add(-min(life/5, earlyMax)-min(life/10, lateMax)), end.Add(-min(life/10, lateMax))
 	}
 }
+
+// failure says what an answer comes to. Credentials that are refused while their files hold others by now are not denied:
+// whoever has the next config asks with those.
+func (s *Source) failure(t *oauth2.Token, err error) error {
+	if err = failure(t, err); refused(err) && connector.Renewed(s.secrets) {
+		return errRenewed
+	}
+	return err
+}
+
+func refused(err error) bool { return errors.As(err, new(*Refused)) }
 
 // failure says what an answer comes to, in words of our own.
 func failure(t *oauth2.Token, err error) error {
@@ -211,18 +224,20 @@ func usable(s string) bool {
 }
 
 // Missing reports whether an error is of a token that could not be got.
-func Missing(err error) bool {
-	_, refused := errors.AsType[*Refused](err)
-	return refused || errors.Is(err, ErrUnavailable)
-}
+func Missing(err error) bool { return refused(err) || errors.Is(err, ErrUnavailable) }
 
 // Response is a call's end that got no token: it was not sent. What is refused is a denial, all else may be tried again.
 func Response(err error) connector.Response {
 	out := connector.Response{Failure: connector.NotSent}
-	var refused *Refused
-	if errors.As(err, &refused) {
+	var denial *Refused
+	switch {
+	case errors.As(err, &denial):
 		out.Fault = &connector.Fault{
-			Code: envelope.CodeUpstreamDenied, CommitState: envelope.NotCommitted, Details: envelope.Details{"token_error": refused.Why},
+			Code: envelope.CodeUpstreamDenied, CommitState: envelope.NotCommitted, Details: envelope.Details{"token_error": denial.Why},
+		}
+	case errors.Is(err, errRenewed):
+		out.Fault = &connector.Fault{
+			Code: envelope.CodeUpstreamUnavailable, CommitState: envelope.NotCommitted, RetryAfter: connector.RenewalWait,
 		}
 	}
 	return out
