@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentrun/executor/internal/boottime"
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/child"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/internal/worker"
@@ -182,6 +183,9 @@ func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
 
 // work settles the journal, pulls until ctx ends and drains.
 func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j *journal.Journal, w *worker.Worker, store *keptStore, fleet *fleetCount) error {
+	if n := child.KillLeftovers(); n > 0 {
+		p.log.Warn("programs that tools had started outlived an executor, and are ended", "groups", n)
+	}
 	if err := w.Settle(ctx); err != nil {
 		return stopped(ctx, fmt.Errorf("settling the journal: %w", err))
 	}

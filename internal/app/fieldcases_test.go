@@ -246,7 +246,7 @@ func TestJournalDiskFull(t *testing.T) {
 		}
 		return res.StatusCode, string(body)
 	}
-	const jobs = 20
+	const jobs = 100
 	for i := range jobs {
 		s.submit("acme", fmt.Sprintf("r%02d", i), []M{step("pay", "pay", nil)})
 	}

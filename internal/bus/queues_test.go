@@ -93,8 +93,9 @@ func TestDepthsOfALongStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	publishJobs(t, js, "default", long)
-	d, err = c.Depths(deadline(t), first)
-	if err != nil || d.Queues["stray"] != 2 || d.Queues["default"] != long || d.Unnamed != 0 {
-		t.Errorf("at the head: %v and %d without a name: %v", d.Queues, d.Unnamed, err)
-	}
+	// The server counts what a consumer has before it a moment after a purge.
+	bustest.Eventually(t, "what is at the head is counted", func() bool {
+		d, err = c.Depths(deadline(t), first)
+		return err == nil && d.Queues["stray"] == 2 && d.Queues["default"] == long && d.Unnamed == 0
+	})
 }

@@ -79,3 +79,6 @@ func (c *Child) Finish(read <-chan struct{}, _ io.Writer, _ int) error {
 
 // Init does nothing here.
 func Init() (code int, was bool) { return 0, false }
+
+// KillLeftovers knows of none.
+func KillLeftovers() (found int) { return 0 }

@@ -88,11 +88,14 @@ const (
 	enterFails = 'f' // then part and error number
 )
 
-// start starts the program. Without a process id nothing ran.
-func (o *order) start(path string, argv []string) (program int, f failure) {
-	attr := &os.ProcAttr{
-		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
+// start starts the program, in a group if there is one. Without a process id nothing ran.
+func (o *order) start(path string, argv []string, in *os.File) (program int, f failure) {
+	sys := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if in != nil {
+		defer in.Close()
+		sys.UseCgroupFD, sys.CgroupFD = true, int(in.Fd())
 	}
+	attr := &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: sys}
 	if !o.Try && !o.User && len(o.Limits) == 0 {
 		if f := o.enterCwd(); f != (failure{}) {
 			return 0, f

@@ -19,8 +19,10 @@ import (
 //   - It holds the reading end of a pipe, the leash, whose other end this process has and nobody else. Its end is the word to
 //     kill; the kernel says it for a process that was killed.
 //   - The program has the guard's death as its own (PR_SET_PDEATHSIG). A guard takes no signal but SIGKILL to heart.
+//   - The program is in a control group of its own where that can be had: see group.
 //
-// What is left: somebody who kills guard and executor in the same moment saves what the program has put into the background.
+// What is left where it cannot: somebody who kills guard and executor in the same moment saves what the program has put into
+// the background.
 //
 // A guard is told by its argv[0], before main and before the packages that come after this one are initialised; this package
 // needs the standard library only, so that these are nearly all.
@@ -93,8 +95,10 @@ func guard(o *order, path string, argv []string) {
 	if n, _ := read(leashFile, word[:]); n != 1 || word[0] != guardBegin {
 		return
 	}
-	program, failed := o.start(path, argv)
+	g := groupOf(os.Getpid())
+	program, failed := o.start(path, argv, g.open())
 	if program == 0 {
+		g.remove()
 		say(guardFailed, failed.part, byte(failed.errno))
 		return
 	}
@@ -106,7 +110,9 @@ func guard(o *order, path string, argv []string) {
 		defer close(over)
 		_, _ = read(leashFile, word[:])
 	}()
-	say(guardEnded, byte(tend(program, children, over)))
+	code := tend(program, g, children, over)
+	g.remove()
+	say(guardEnded, byte(code))
 }
 
 // closeOnExec sees to it that a program gets the standard files only: this process's own parent may have left others open.
@@ -121,7 +127,7 @@ func closeOnExec() {
 
 // tend waits until the program has ended, or the leash has, and then until nothing of the program is left. It returns the
 // program's exit code.
-func tend(program int, children <-chan os.Signal, over <-chan struct{}) (code int) {
+func tend(program int, g group, children <-chan os.Signal, over <-chan struct{}) (code int) {
 	const most = 500 * time.Millisecond
 	again := time.Millisecond
 	for killing := false; ; {
@@ -143,6 +149,7 @@ func tend(program int, children <-chan os.Signal, over <-chan struct{}) (code in
 		}
 		var tick <-chan time.Time
 		if killing {
+			g.kill()
 			killChildren()
 			tick = time.After(again) // what they had started is ours now
 			again = min(2*again, most)

@@ -28,6 +28,7 @@ const (
 	roleVariable = "CHILD_TEST_FIRST"
 	tryVariable  = "CHILD_TEST_TRY"
 	capsVariable = "CHILD_TEST_CAPS"
+	leftVariable = "CHILD_TEST_LEFT" // one that has a program in the background and waits to be killed
 )
 
 func TestMain(m *testing.M) {
@@ -50,6 +51,9 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv(capsVariable) != "" {
 		os.Exit(rights())
+	}
+	if os.Getenv(leftVariable) != "" {
+		os.Exit(leaveBehind())
 	}
 	os.Exit(m.Run())
 }

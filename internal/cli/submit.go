@@ -91,6 +91,9 @@ func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
 	case err != nil:
 		return app.ExitFailed, err
 	}
+	if result.Repeated && result.Run != nil {
+		fmt.Fprintf(env.Stderr, "executor submit: nothing was done: %s had its answer before this job, and this is it; a new run_id starts a new run\n", job.ID())
+	}
 	return exitCode(result.Outcome), nil
 }
 
@@ -102,8 +105,9 @@ const pulledWithin = 300 * time.Millisecond
 // that are refused at once, the connection remembers one.
 func (c *submitCommand) warnUnpulled(ctx context.Context, env app.Env, nc *nats.Conn, publisher *client.Client, tenant string) {
 	question := `"agentrun.op.queues.get.` + tenant + `"`
+	const outcomes = "$JS.API.CONSUMER.CREATE.AGENTRUN_RESULTS." // where it is refused they are read another way, or the error is returned
 	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-		if !strings.Contains(err.Error(), question) {
+		if text := err.Error(); !strings.Contains(text, question) && !strings.Contains(text, outcomes) {
 			fmt.Fprintln(env.Stderr, "executor submit:", err)
 		}
 	})

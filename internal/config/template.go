@@ -96,7 +96,13 @@ func (d *decoder) args(tool *object, s *connector.Spec) {
 		p := o.pair("http")
 		names, rest := placeholders(h)
 		for _, name := range slices.Sorted(maps.Keys(names)) {
-			if !known[name] && name != "operation_ref" && name != "idempotency_key" && described {
+			if known[name] || name == "operation_ref" || name == "idempotency_key" {
+				continue
+			}
+			// Misspelt, the write would go out without what it can be found by.
+			if meant := Nearest(name, []string{"operation_ref", "idempotency_key"}); meant != "" {
+				d.failAt(p.place, "%s.http has a placeholder {%s}: did you mean {%s}? An arg of that name must be in input_schema", path, name, meant)
+			} else if described {
 				d.warn(p.place, "%s.http has a placeholder {%s} that nothing fills: input_schema has no such property", path, name)
 			}
 		}
