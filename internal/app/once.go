@@ -83,7 +83,7 @@ func Request(ctx context.Context, nc *nats.Conn, subject string, data []byte) (*
 		return nil, err
 	}
 	if last := nc.LastError(); errors.Is(last, nats.ErrPermissionViolation) && (strings.Contains(last.Error(), subject) || strings.Contains(last.Error(), sub.Subject)) {
-		return nil, last
+		return nil, bus.Denied(last)
 	}
 	m, err := sub.NextMsgWithContext(ctx)
 	if err == nil && len(m.Data) == 0 && m.Header.Get("Status") == "503" {

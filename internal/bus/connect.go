@@ -189,6 +189,7 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { c.stateChanged() }),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			err = Denied(err)
 			if errors.Is(err, nats.ErrPermissionViolation) {
 				c.mux.refused(err.Error())
 				c.mu.Lock()

@@ -83,3 +83,12 @@ func (c *Conn) notConnected() error {
 	}
 	return fmt.Errorf("not connected to nats: %s", c.why)
 }
+
+// Denied is a refusal of the server with what mends it, where that is known: replies come back to an inbox, and a user of
+// deploy/nats/accounts.conf may have one of its own name only.
+func Denied(err error) error {
+	if !errors.Is(err, nats.ErrPermissionViolation) || !strings.Contains(err.Error(), `Subscription to "_INBOX.`) {
+		return err
+	}
+	return fmt.Errorf("%w (no reply can come: give the inbox that this user has, for example --inbox-prefix _INBOX_executor)", err)
+}

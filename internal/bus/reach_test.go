@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"log/slog"
 	"math/big"
 	"net"
@@ -153,4 +154,29 @@ func TestTheReasonEndsWithTheConnection(t *testing.T) {
 	s.StartAgain()
 	bustest.Eventually(t, "the connection", conn.Connected)
 	bustest.Eventually(t, "no reason", func() bool { return !strings.Contains(conn.Healthy().Error(), "no server listens") })
+}
+
+// Who may not subscribe to the inbox that it uses is told which flag names the right one.
+func TestAnInboxThatIsRefused(t *testing.T) {
+	s := bustest.Start(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
+			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX_executor.>"}},
+		}}}
+	})
+	nc, err := nats.Connect(strings.Replace(s.URL, "nats://", "nats://u:p@", 1), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	for subject, named := range map[string]bool{nc.NewInbox(): true, "agentrun.x": false} {
+		if _, err := nc.SubscribeSync(subject); err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if err := Denied(nc.LastError()); !errors.Is(err, nats.ErrPermissionViolation) || strings.Contains(err.Error(), "--inbox-prefix") != named {
+			t.Errorf("%s: %v", subject, err)
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/terminal"
 	"github.com/agentrun/executor/pkg/client"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -108,7 +109,7 @@ func (c *submitCommand) warnUnpulled(ctx context.Context, env app.Env, nc *nats.
 	const outcomes = "$JS.API.CONSUMER.CREATE.AGENTRUN_RESULTS." // where it is refused they are read another way, or the error is returned
 	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		if text := err.Error(); !strings.Contains(text, question) && !strings.Contains(text, outcomes) {
-			fmt.Fprintln(env.Stderr, "executor submit:", err)
+			fmt.Fprintln(env.Stderr, "executor submit:", bus.Denied(err))
 		}
 	})
 	ctx, cancel := context.WithTimeout(ctx, pulledWithin)

@@ -351,6 +351,9 @@ func command(a deadletter.Action, l *deadletter.Letter) string {
 	if key, n, ok := l.Addition(); ok && a == deadletter.Replay {
 		line += fmt.Sprintf(` --add-budget '{"%s":%d}'`, key, n)
 	}
+	if a == deadletter.Replay && l.Code != "" && envelope.RowFor(l.Code, envelope.Write).Directive == envelope.AfterInputFix {
+		line += " --args '{…}'" // the same again would end the same
+	}
 	if (a == deadletter.Resolve || a == deadletter.Approve) && len(l.Open) > 1 {
 		line += " --step STEP"
 	}

@@ -68,14 +68,16 @@ func TestTheStoryOfLookups(t *testing.T) {
 	}
 }
 
-// What is printed can be typed as it stands: the replay of a run that a budget ended adds to it.
-func TestThePrintedReplayAddsBudget(t *testing.T) {
+// What is printed is what helps: the replay of a run that a budget ended adds to it, that of a step whose args were wrong
+// gives others.
+func TestThePrintedReplay(t *testing.T) {
 	for _, c := range []struct {
 		code envelope.Code
 		want string
 	}{
 		{envelope.CodeToolCallsExhausted, `--letter acme/r/1 --add-budget '{"max_tool_calls":1}' --reason`},
 		{envelope.CodeTimeExhausted, `--letter acme/r/1 --reason`},
+		{envelope.CodeReferenceUnresolved, `--letter acme/r/1 --args '{…}' --reason`},
 	} {
 		l := &deadletter.Letter{Summary: deadletter.Summary{
 			ID: "acme/r/1", Tenant: "acme", RunID: "r", Code: c.code, AllowedActions: []deadletter.Action{deadletter.Replay},
