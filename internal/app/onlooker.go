@@ -197,6 +197,9 @@ func (q queues) watch(ctx context.Context, p *process) {
 	}
 }
 
+// saidMost is how many queues the log names: their names are the publishers' to choose.
+const saidMost = 20
+
 // once looks at the queues; it reports whether they could be read.
 func (q queues) once(ctx context.Context, p *process, said map[string]bool) bool {
 	if !q.conn.Connected() {
@@ -213,16 +216,24 @@ func (q queues) once(ctx context.Context, p *process, said map[string]bool) bool
 		return false
 	}
 	_, known := q.fleet.hears()
-	shown := make([]observe.Queue, len(list))
+	shown, more := make([]observe.Queue, len(list)), 0
 	for i, x := range list {
 		shown[i] = observe.Queue{Name: x.Queue, Waiting: x.Waiting, Pulled: x.Pulled || !known}
 		stuck := !shown[i].Pulled && x.Waiting > 0
-		if stuck && !said[x.Queue] {
-			p.log.Warn("a queue has jobs that no executor takes", "queue", x.Queue, "jobs", x.Waiting)
-		}
-		if said[x.Queue] = stuck; !stuck {
+		switch {
+		case !stuck:
 			delete(said, x.Queue)
+		case said[x.Queue]:
+		case len(said) < saidMost:
+			said[x.Queue] = true
+			p.log.Warn("a queue has jobs that no executor takes", "queue", x.Queue, "jobs", x.Waiting)
+		default:
+			more++
 		}
+	}
+	if more > 0 && !said[""] {
+		said[""] = true // no queue's name: said once, whatever else comes
+		p.log.Warn("more queues have jobs that no executor takes; reconciler queues list names them", "queues", more)
 	}
 	p.observer.Queues(shown, unnamed)
 	return true

@@ -56,7 +56,8 @@ type roster struct {
 
 type heard struct {
 	offer
-	at time.Time
+	at  time.Time
+	had map[string]time.Time // when it last said that it has a tool
 }
 
 func newRoster(own func() offer, tell func([]byte) error, grace func() time.Duration) *roster {
@@ -68,10 +69,7 @@ func (r *roster) has(queue, tool string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, o := range r.others {
-		if r.now().Sub(o.at) > r.grace()+2*rosterEvery {
-			continue
-		}
-		if _, found := slices.BinarySearch(o.Tools, tool); found && slices.Contains(o.Queues, queue) {
+		if at, had := o.had[tool]; had && r.now().Sub(at) <= r.grace()+2*rosterEvery && slices.Contains(o.Queues, queue) {
 			return true
 		}
 	}
@@ -133,7 +131,16 @@ func (r *roster) heard(data []byte) (news bool) {
 	slices.Sort(o.Tools)
 	r.mu.Lock()
 	before, known := r.others[o.Name]
-	r.others[o.Name] = heard{o, r.now()}
+	had := map[string]time.Time{} // what a reload took from it may come back with the next
+	for tool, at := range before.had {
+		if r.now().Sub(at) <= r.grace()+rosterGone {
+			had[tool] = at
+		}
+	}
+	for _, tool := range o.Tools {
+		had[tool] = r.now()
+	}
+	r.others[o.Name] = heard{o, r.now(), had}
 	for name, h := range r.others {
 		if r.now().Sub(h.at) > r.grace()+rosterGone {
 			delete(r.others, name)

@@ -44,12 +44,14 @@ func TestRoster(t *testing.T) {
 	tools["b"] = []string{"told"}
 	_ = fleet["b"].announce()
 	carry()
-	has("a", "default", "tell", false)
+	has("a", "default", "tell", true) // it had it, and may get it back
 	has("a", "default", "told", true)
 
 	fleet["a"].heard([]byte("no offer"))
 	now = now.Add(time.Minute + 2*rosterEvery)
 	has("a", "default", "told", true)
+	has("a", "default", "tell", true)
 	now = now.Add(time.Second)
 	has("a", "default", "told", false)
+	has("a", "default", "tell", false)
 }

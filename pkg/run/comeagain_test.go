@@ -96,14 +96,19 @@ func TestToldToWaitForNoTime(t *testing.T) {
 	}
 }
 
-// When the run's time is over such answers count, at the distance that the far side asks for: a person gets to know.
+// When the run's time is over such answers count, at the distance that the far side asks for or the tool's longest delay if
+// that is shorter: a person gets to know.
 func TestToldToWaitPastTheDeadline(t *testing.T) {
 	for name, c := range map[string]struct {
 		l    envelope.Lookup
 		last string
-	}{"later": {later(3 * time.Second), "UPSTREAM_RATE_LIMITED"}, "pending": {pending(3 * time.Second), "OPERATION_PENDING"}} {
+	}{
+		"later": {later(3 * time.Second), "UPSTREAM_RATE_LIMITED"}, "pending": {pending(3 * time.Second), "OPERATION_PENDING"},
+		"much later": {later(time.Hour), "UPSTREAM_RATE_LIMITED"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			d := doubted(t, "write")
+			d.tools["write"].Retry.MaxDelay = 3 * time.Second
 			d.looked("d1", c.l, false)
 			d.now = d.r.Deadline
 			d.expire()

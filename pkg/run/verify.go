@@ -229,6 +229,8 @@ func (r *Run) comeAgain(s *Step, tool *Tool, l envelope.Lookup, e Event, src Sou
 	left := int64(r.Deadline - src.At)
 	if left > 0 {
 		most = min(most, left)
+	} else {
+		most = min(most, tool.Retry.MaxDelay.Milliseconds()) // a person waits
 	}
 	told := time.Duration(max(0, min(l.RetryAfter, most))) * time.Millisecond
 	if left <= 0 {
