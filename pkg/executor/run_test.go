@@ -231,9 +231,16 @@ func TestRunDrains(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer w.Stop()
+			watched, stopWatching := context.WithCancel(t.Context())
+			over := make(chan struct{})
+			defer func() {
+				stopWatching()
+				<-over
+				w.Stop()
+			}()
 			go func() {
-				for o, err := range w.All(t.Context()) {
+				defer close(over)
+				for o, err := range w.All(watched) {
 					if err == nil {
 						outcome <- o
 					}
