@@ -200,28 +200,28 @@ func (w *Worker) evidence(r *run.Run, facts []run.Fact) (changed bool, prevented
 // that it is not current until it has returned: a job that comes again must meet what was done for it.
 func (w *Worker) Restore(ctx context.Context) error {
 	const lanes = 16
-	var queues [lanes]chan run.Fact
+	var queues [lanes]chan []run.Fact
 	failed := make(chan error, lanes)
 	for i := range queues {
-		q := make(chan run.Fact, 64)
+		q := make(chan []run.Fact, 8)
 		queues[i] = q
 		go func() {
 			var err error
-			for f := range q {
+			for facts := range q {
 				if err == nil {
-					err = w.restoreFact(ctx, f)
+					err = w.restoreRun(ctx, facts)
 				}
 			}
 			failed <- err
 		}()
 	}
 	n := 0
-	err := w.Journal.Facts(func(f run.Fact) error {
-		n++
+	err := w.byRun(func(id run.ID, facts []run.Fact) error {
+		n += len(facts)
 		h := fnv.New32a()
-		_, _ = h.Write([]byte(f.Intent.Tenant + "/" + f.Intent.RunID))
+		_, _ = h.Write([]byte(id.String()))
 		select {
-		case queues[h.Sum32()%lanes] <- f:
+		case queues[h.Sum32()%lanes] <- facts:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
@@ -242,10 +242,43 @@ func (w *Worker) Restore(ctx context.Context) error {
 	return nil
 }
 
-func (w *Worker) restoreFact(ctx context.Context, f run.Fact) error {
-	id := run.ID{Tenant: f.Intent.Tenant, Run: f.Intent.RunID}
+// byRun calls fn with all that the journal knows of each run. The journal has them in the order of their time, so that few
+// runs are held at once; what has come in between the two readings follows at the end.
+func (w *Worker) byRun(fn func(run.ID, []run.Fact) error) error {
+	of := func(f run.Fact) run.ID { return run.ID{Tenant: f.Intent.Tenant, Run: f.Intent.RunID} }
+	left := map[run.ID]int{}
+	if err := w.Journal.Facts(func(f run.Fact) error {
+		left[of(f)]++
+		return nil
+	}); err != nil {
+		return err
+	}
+	held := map[run.ID][]run.Fact{}
+	if err := w.Journal.Facts(func(f run.Fact) error {
+		id := of(f)
+		held[id] = append(held[id], f)
+		if left[id]--; left[id] != 0 {
+			return nil
+		}
+		facts := held[id]
+		delete(held, id)
+		delete(left, id)
+		return fn(id, facts)
+	}); err != nil {
+		return err
+	}
+	for id, facts := range held {
+		if err := fn(id, facts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *Worker) restoreRun(ctx context.Context, facts []run.Fact) error {
+	id := run.ID{Tenant: facts[0].Intent.Tenant, Run: facts[0].Intent.RunID}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := w.restoreOnce(ctx, id, f)
+		err := w.restoreOnce(ctx, id, facts)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -255,27 +288,26 @@ func (w *Worker) restoreFact(ctx context.Context, f run.Fact) error {
 		if errors.Is(err, record.ErrConflict) {
 			continue
 		}
-		w.Log.Warn("journal entry not restored yet", "tenant", id.Tenant, "run_id", id.Run, "error", err)
+		w.Log.Warn("journal entries not restored yet", "tenant", id.Tenant, "run_id", id.Run, "error", err)
 		if !sleep(ctx, wait) {
 			return ctx.Err()
 		}
 	}
 }
 
-func (w *Worker) restoreOnce(ctx context.Context, id run.ID, f run.Fact) error {
+func (w *Worker) restoreOnce(ctx context.Context, id run.ID, facts []run.Fact) error {
 	src := run.Source{By: w.ID, Random: w.Random(), At: w.Records.Now()}
 	h, err := w.Records.Load(ctx, id)
 	if errors.Is(err, record.ErrNotFound) {
-		h, err = &record.Handle{ID: id, Run: run.Restored(f, w.Defaults(), src.At)}, nil
+		h, err = &record.Handle{ID: id, Run: run.Restored(facts[0], w.Defaults(), src.At)}, nil
 	}
 	if err != nil {
 		return err
 	}
-	facts, err := w.offloaded(ctx, []run.Fact{f})
-	if err != nil {
+	if facts, err = w.offloaded(ctx, facts); err != nil {
 		return err
 	}
-	if h.Run.Merge(facts[0], w.Tools, src) == run.Dropped {
+	if h.Run.MergeAll(facts, w.Tools, src) == run.Dropped {
 		return nil
 	}
 	if err := w.Records.Save(ctx, h); err != nil {

@@ -71,6 +71,9 @@ func (r *Run) decide(d Decision) {
 // flight or unknown.
 func (r *Run) settle(now Time) {
 	r.UpdatedAt = now
+	if r.merging {
+		return
+	}
 	if !r.executing() {
 		r.Lease = nil
 	}

@@ -98,6 +98,7 @@ type Run struct {
 
 	foreign bool                       // there are any
 	fetched map[string]json.RawMessage // results read back from AGENTRUN_RESULTS by the driver, by step
+	merging bool                       // more is to come before anything follows
 	size    int                        // bytes of the last encoding
 
 	messageMax int // as Defaults.MessageMax

@@ -21,6 +21,22 @@ func Restored(f Fact, d Defaults, now Time) *Run {
 	return r
 }
 
+// MergeAll merges all that a journal knows of the run, in any order, before anything follows from it: what the first fact
+// says may end the run, and what the next ones say belongs to the same end.
+func (r *Run) MergeAll(facts []Fact, tools Tools, src Source) Verdict {
+	v := Dropped
+	r.merging = true
+	for _, f := range facts {
+		if one := r.Merge(f, tools, src); one == Applied || v == Dropped {
+			v = one
+		}
+	}
+	if r.merging = false; v != Dropped {
+		r.settle(src.At)
+	}
+	return v
+}
+
 // Merge applies one fact of a journal to a record that was made anew or comes from an older copy of the store: an effect
 // makes its step ok, an intent without one makes it unknown. A record that knows the dispatch gets it as evidence.
 func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {

@@ -268,3 +268,30 @@ func TestMergeIntoAStepThatHasEnded(t *testing.T) {
 		})
 	}
 }
+
+// One journal's facts are merged at once: a step that only a person can settle ends the run, but not before the others that
+// were sent beside it are in the record.
+func TestMergeAllThatAJournalKnows(t *testing.T) {
+	named := func(step, tool string, reply *envelope.Reply) run.Fact {
+		f := fact(tool, run.DispatchID("d-"+step), 1, reply)
+		f.Intent.Step, f.Intent.Key = step, "acme/run_1/"+step
+		return f
+	}
+	held, done := named("a", "none", nil), named("b", "write", reply(ok("{}")))
+	for _, facts := range [][]run.Fact{{held, named("c", "none", nil), done}, {done, held, named("c", "none", nil)}} {
+		d := &driver{t: t, tools: tools(), now: start, seq: 1, r: run.Restored(facts[0], defaults(), start)}
+		if v := d.r.MergeAll(facts, d.tools, d.src()); v != run.Applied {
+			t.Errorf("it was %s", v)
+		}
+		d.check()
+		d.state("a", run.Held)
+		d.state("b", run.Done)
+		d.state("c", run.Held)
+		if d.r.End == nil || len(d.last(envelope.RunScope).CompletedEffects) != 1 {
+			t.Errorf("ended %+v with the effects %+v", d.r.End, d.r.Effects)
+		}
+		if v := d.r.MergeAll(facts, d.tools, d.src()); v != run.Dropped {
+			t.Errorf("again it was %s", v)
+		}
+	}
+}

@@ -156,6 +156,11 @@ func (w *sim) loseStore() {
 		}
 		w.r = r
 	}
+	if w.c.next(2) == 0 {
+		w.say("merge all %d: %s", len(facts), w.r.MergeAll(facts, w.tools, w.src()))
+		w.store()
+		facts = nil
+	}
 	for _, f := range facts {
 		w.merge(f)
 	}
