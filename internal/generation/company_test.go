@@ -232,3 +232,35 @@ func TestOthersHaveSeenMoreOfTheSameStore(t *testing.T) {
 		}
 	})
 }
+
+// An executor that has adopted a generation and died before it could say so is awaited: it restores again, and says so.
+func TestAwaitedByAGenerationThatIsKnown(t *testing.T) {
+	s := State{Schema: StateSchema, Awaits: []Member{{Journal: "e1"}}}
+	data, err := s.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored := 0
+	synctest.Test(t, func(t *testing.T) {
+		e1 := (&air{}).join(t, "e1", 100, &fake{})
+		e1.Ready = quiet{}
+		e1.Restore = func(context.Context) error {
+			restored++
+			return nil
+		}
+		l := look(100)
+		l.State = data
+		e1.Looked(l)
+		if again, err := e1.step(t.Context()); err != nil || !again {
+			t.Errorf("again %v, %v", again, err)
+		}
+	})
+	if restored != 1 {
+		t.Errorf("restored %d times", restored)
+	}
+}
+
+type quiet struct{}
+
+func (quiet) Block(string, string) {}
+func (quiet) Clear(string)         {}

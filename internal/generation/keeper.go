@@ -317,7 +317,8 @@ func (k *Keeper) step(ctx context.Context) (again bool, err error) {
 		if err := k.adopt(look, s); err != nil {
 			return false, err
 		}
-	case cause != "" || s.Generation != known.Generation:
+	case cause != "" || s.Generation != known.Generation || s.awaits(k.Config.Member.Journal):
+		// It is awaited by a generation that it knows if it died between the two, or if another remembered it later.
 		if err := k.restore(ctx, look, s, cause); err != nil {
 			return false, err
 		}
