@@ -106,7 +106,7 @@ const pulledWithin = 300 * time.Millisecond
 // that are refused at once, the connection remembers one.
 func (c *submitCommand) warnUnpulled(ctx context.Context, env app.Env, nc *nats.Conn, publisher *client.Client, tenant string) {
 	question := `"agentrun.op.queues.get.` + tenant + `"`
-	const outcomes = "$JS.API.CONSUMER.CREATE.AGENTRUN_RESULTS." // where it is refused they are read another way, or the error is returned
+	const outcomes = ".CONSUMER.CREATE.AGENTRUN_RESULTS." // where it is refused they are read another way, or the error is returned
 	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		if text := err.Error(); !strings.Contains(text, question) && !strings.Contains(text, outcomes) {
 			fmt.Fprintln(env.Stderr, "executor submit:", bus.Denied(err))
