@@ -295,3 +295,21 @@ func TestMergeAllThatAJournalKnows(t *testing.T) {
 		}
 	}
 }
+
+// A restored step whose args refer to one that only the job has waits for the job.
+func TestRestoredStepWaitsForWhatItRefersTo(t *testing.T) {
+	refused := fails(envelope.CodeUpstreamRateLimited, envelope.Write)
+	f := fact("write", "d1", 1, &refused)
+	f.Intent.Proposed = json.RawMessage(`{"x":{"$from":"p#/id"}}`)
+	d := &driver{t: t, tools: tools(), now: start, seq: 1, r: run.Restored(f, defaults(), start)}
+	d.r.Merge(f, d.tools, d.src())
+	d.check()
+	if n := d.r.Next(d.now); n.Ready != nil {
+		t.Fatalf("ready before the job: %v", n.Ready)
+	}
+	d.job(job("", step("p", "read", "{}"), step("a", "write", `{"x":{"$from":"p#/id"}}`)))
+	d.call("p", ok(`{"id":"c"}`))
+	if x := d.begin("a"); x == nil || string(x.Args) != `{"x":"c"}` {
+		t.Errorf("%+v", x)
+	}
+}

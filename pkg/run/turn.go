@@ -3,6 +3,7 @@ package run
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -62,6 +63,9 @@ func (r *Run) turn(i int) (at Time, ok bool) {
 	s := r.Steps[i]
 	if !s.waits() || s.StoppedBy != "" || s.Waived {
 		return 0, false
+	}
+	if r.Restored && s.mayRefer() && slices.ContainsFunc(s.sources(), func(name string) bool { return r.before(name, i) == nil }) {
+		return 0, false // what it refers to comes with the job
 	}
 	if s.Parallel {
 		for _, name := range s.sources() {
