@@ -296,6 +296,9 @@ func (j *judge) record(p *Plan, end *Told) {
 	for _, v := range r.Violations() {
 		j.bad(p.ID, RuleRecord, "%s", v.Error())
 	}
+	if p.reopened {
+		return // the record was made again, of what the journals know: what was spent on reads is with the lost one
+	}
 	wire := int64(0)
 	for _, s := range j.stepsOf(p) {
 		requests, _, _ := j.provider.Of(p.ID.String() + "/" + s.Step)

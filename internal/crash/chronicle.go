@@ -14,6 +14,7 @@ const (
 	LoseJournal     Kind = "executor killed, journal lost"
 	KillReconciler  Kind = "reconciler killed"
 	KillNATS        Kind = "NATS killed"
+	RestoreNATS     Kind = "NATS killed, an older copy of its store put back"
 	Drain           Kind = "executor drained"
 	PauseExecutor   Kind = "executor paused"
 	PauseReconciler Kind = "reconciler paused"
@@ -24,7 +25,7 @@ const (
 
 // death says whether a fault is an injected death.
 func (k Kind) death() bool {
-	return k == KillExecutor || k == LoseJournal || k == KillReconciler || k == KillNATS
+	return k == KillExecutor || k == LoseJournal || k == KillReconciler || k == KillNATS || k == RestoreNATS
 }
 
 // Fault is one thing that was done.

@@ -34,6 +34,9 @@ var built = sync.OnceValues(func() (binaries, error) {
 var cleanup string
 
 func TestMain(m *testing.M) {
+	if code, is := child(os.Args[1:]); is {
+		os.Exit(code)
+	}
 	code := m.Run()
 	if cleanup != "" {
 		_ = os.RemoveAll(cleanup)

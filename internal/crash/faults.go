@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"math/rand/v2"
+	"os"
 	"time"
 )
 
@@ -13,6 +14,7 @@ type injector struct {
 	interval time.Duration // mean time between faults
 	killed   func(worker string, at time.Time)
 	progress func(deaths int)
+	restore  *restore // nil: no copy of the store is put back
 }
 
 var faultWeights = []struct {
@@ -31,7 +33,8 @@ var faultWeights = []struct {
 }
 
 func (in *injector) run(ctx context.Context, deaths int) error {
-	for in.fleet.Faults.Deaths() < deaths {
+	begun, took, put := in.fleet.Faults.Deaths(), false, in.restore == nil
+	for in.fleet.Faults.Deaths() < deaths || !put {
 		wait := time.Duration((0.3 + 1.4*in.random.Float64()) * float64(in.interval))
 		if !pause(ctx, wait) {
 			return ctx.Err()
@@ -42,6 +45,20 @@ func (in *injector) run(ctx context.Context, deaths int) error {
 		default:
 		}
 		in.one(ctx)
+		// The copy is taken and put back where a third and two thirds of the round's deaths have happened.
+		part := 3 * (in.fleet.Faults.Deaths() - begun)
+		switch {
+		case put:
+		case took:
+			if part >= 2*(deaths-begun) || in.fleet.Faults.Deaths() == deaths {
+				put = in.restore.putBack(ctx, in.between(0, in.fleet.Lease))
+			}
+		case part >= deaths-begun && in.restore.over():
+			if err := in.restore.take(ctx); err != nil {
+				return err
+			}
+			took = !in.restore.taken.IsZero()
+		}
 		if in.progress != nil {
 			in.progress(in.fleet.Faults.Deaths())
 		}
@@ -72,6 +89,9 @@ func (in *injector) between(low, high time.Duration) time.Duration {
 func (in *injector) one(ctx context.Context) {
 	f, lease := in.fleet, in.fleet.Lease
 	kind := in.pick()
+	if in.restore.forbids(kind) {
+		kind = KillExecutor
+	}
 	executor := in.choose(f.Executors)
 	reconciler := in.choose(f.Reconcilers)
 	again := time.Duration(0)
@@ -116,7 +136,12 @@ func (in *injector) kill(p *Process, kind Kind, again time.Duration) {
 		return
 	}
 	at := time.Now()
-	if worker, ok := p.Kill(again, kind == LoseJournal); ok {
+	var between func() error
+	if kind == LoseJournal {
+		p.lost = at
+		between = func() error { return os.RemoveAll(p.Data) }
+	}
+	if worker, ok := p.Kill(again, between); ok {
 		in.fleet.Faults.Note(Fault{Kind: kind, Process: worker, At: at})
 		if in.killed != nil && kind == KillExecutor {
 			in.killed(worker, at)

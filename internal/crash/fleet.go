@@ -227,11 +227,17 @@ tools:
   {{.Name}}:
     effect: {{if .Write}}write{{else}}read{{end}}
     timeout: {{.Timeout}}
+    {{- if .Command}}
+    command: {argv: ["{{$.Program}}", command, "{{$.URL}}", "{{.Name}}"], env: {CRASH_WORKER: "${CRASH_WORKER}"}, cwd: /, umask: "077", limits: {core: 0, nofile: 256}}
+    {{- else}}
     http: {method: {{if .Write}}POST{{else}}GET{{end}}, url: "{{$.URL}}/call/{{.Name}}{{if not .Write}}?ref={operation_ref}{{end}}", headers: {X-Worker: "${CRASH_WORKER}"}}
+    {{- end}}
     output_schema: {type: object, required: [id]}
     retry: {max_attempts: {{$.MaxAttempts}}}
     {{- if .Write}}
     evidence_ref: body.id
+    {{- end}}
+    {{- if and .Write (not .Command)}}
     errors:
       - {when: "status == 503", code: UPSTREAM_UNAVAILABLE, commit_state: not_committed}
     {{- end}}
@@ -264,7 +270,11 @@ const (
 
 func writeConfig(path, url string) error {
 	var b bytes.Buffer
-	err := configText.Execute(&b, map[string]any{"Tools": tools, "URL": url, "MaxCalls": MaxCalls, "MaxAttempts": MaxAttempts})
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	err = configText.Execute(&b, map[string]any{"Tools": tools, "URL": url, "Program": program, "MaxCalls": MaxCalls, "MaxAttempts": MaxAttempts})
 	if err != nil {
 		return err
 	}

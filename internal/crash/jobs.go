@@ -28,8 +28,10 @@ type Plan struct {
 	Shape string
 	Jobs  []run.Job
 
-	next     int  // the next job to publish
-	waits    bool // for the outcome of the last job's step
+	sent     []run.Job // in their order
+	reopened bool      // the store has lost some of it
+	next     int       // the next job to publish
+	waits    bool      // for the outcome of the last job's step
 	Accepted time.Time
 	Ended    time.Time
 }
@@ -103,7 +105,7 @@ func drawPlan(r *rand.Rand, n int) *Plan {
 
 // drawWrite chooses a tool; most writes can be looked up.
 func drawWrite(r *rand.Rand) string {
-	names := []string{"pay", "pay", "pay", "pay", "pay", "pay", "ship", "ship", "book", "book", "note", "note", "mail", "sync"}
+	names := []string{"pay", "pay", "pay", "pay", "pay", "pay", "ship", "ship", "book", "book", "note", "note", "mail", "sync", "work"}
 	return names[r.IntN(len(names))]
 }
 
@@ -201,6 +203,7 @@ func (p *Publisher) advance(ctx context.Context, plan *Plan, again bool, waive .
 		job, plan.next = run.Job{Schema: run.JobSchema, Tenant: plan.ID.Tenant, RunID: plan.ID.Run, Waive: waive}, len(plan.Jobs)
 	}
 	plan.waits = true
+	plan.sent = append(plan.sent, job)
 	p.mu.Unlock()
 	go func() {
 		p.publish(ctx, plan, job)
@@ -237,6 +240,43 @@ func (p *Publisher) publish(ctx context.Context, plan *Plan, job run.Job) {
 	}
 }
 
+// Reopen takes back the ends that the store has lost, which is now as it was at a moment.
+func (p *Publisher) Reopen(at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, plan := range p.plans {
+		// An end that was heard shortly after that moment may be in the copy.
+		if !plan.Ended.IsZero() && plan.Ended.Before(at.Add(-time.Second)) {
+			continue
+		}
+		if plan.reopened = true; !plan.Ended.IsZero() {
+			plan.Ended = time.Time{}
+			p.open++
+		}
+	}
+}
+
+// Again publishes all jobs of unfinished runs once more, each run's in their order.
+func (p *Publisher) Again(ctx context.Context) {
+	p.mu.Lock()
+	jobs := map[*Plan][]run.Job{}
+	for _, plan := range p.plans {
+		if plan.Ended.IsZero() {
+			jobs[plan] = slices.Clone(plan.sent)
+		}
+	}
+	p.mu.Unlock()
+	var all sync.WaitGroup
+	for plan, list := range jobs {
+		all.Go(func() {
+			for _, job := range list {
+				p.publish(ctx, plan, job)
+			}
+		})
+	}
+	all.Wait()
+}
+
 // Heard takes an outcome in: the agent of an open run publishes its next job when a step is done.
 func (p *Publisher) Heard(ctx context.Context, id run.ID, o *envelope.Outcome) {
 	p.mu.Lock()
@@ -248,6 +288,7 @@ func (p *Publisher) Heard(ctx context.Context, id run.ID, o *envelope.Outcome) {
 	if o.Scope == envelope.RunScope {
 		if plan.Ended.IsZero() {
 			plan.Ended = time.Now()
+			plan.waits = false
 			plan.next = len(plan.Jobs)
 			p.open--
 			p.tell()
@@ -256,12 +297,19 @@ func (p *Publisher) Heard(ctx context.Context, id run.ID, o *envelope.Outcome) {
 		return
 	}
 	last := &plan.Jobs[max(plan.next-1, 0)]
+	if n := len(plan.sent); n > 0 {
+		last = &plan.sent[n-1]
+	}
+	// Closed by giving up a step that had failed, which did not fail in the store that was put back.
+	close := plan.reopened && len(last.Waive) > 0 && o.Envelope != nil && o.Envelope.Code == envelope.CodeJobInvalid
 	mine := plan.waits && plan.next < len(plan.Jobs) && len(last.Steps) == 1 && last.Steps[0].Step == o.Step && o.Terminal
 	if mine {
 		plan.waits = false
 	}
 	p.mu.Unlock()
 	switch {
+	case close:
+		go p.publish(ctx, plan, run.Job{Schema: run.JobSchema, Tenant: id.Tenant, RunID: id.Run})
 	case !mine:
 	case o.Outcome == envelope.OK:
 		p.advance(ctx, plan, false)

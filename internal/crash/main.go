@@ -15,6 +15,9 @@ import (
 )
 
 func main() {
+	if code, is := child(os.Args[1:]); is {
+		os.Exit(code)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(command(ctx, os.Args[1:]))

@@ -40,8 +40,9 @@ type Process struct {
 	paused  bool
 	ordered bool          // its end was asked for
 	again   time.Duration // how long after an ordered end it is started again
-	wipe    bool          // its journal is lost with it
+	between func() error  // what happens to its files before it is started again; nil: nothing
 	own     int           // ends that nobody asked for
+	lost    time.Time     // when its journal was lost; read by who makes it so
 }
 
 // forks starts children from one thread that never ends: a child is killed by the kernel when the thread that started it
@@ -117,9 +118,9 @@ func (p *Process) ended(state *os.ProcessState) time.Duration {
 		p.faults.Note(Fault{Kind: OwnEnd, Process: p.worker(), At: time.Now(), Until: time.Now(), Detail: state.String()})
 		return 100 * time.Millisecond
 	}
-	if p.wipe {
-		p.wipe = false
-		if err := os.RemoveAll(p.Data); err != nil {
+	if between := p.between; between != nil {
+		p.between = nil
+		if err := between(); err != nil {
 			p.faults.Note(Fault{Kind: OwnEnd, Process: p.worker(), At: time.Now(), Until: time.Now(), Detail: err.Error()})
 		}
 	}
@@ -139,24 +140,25 @@ func (p *Process) Up() (age time.Duration, up bool) {
 }
 
 // signal sends a signal that ends the process, now or after its drain. It is false if the process is not running.
-func (p *Process) signal(s syscall.Signal, again time.Duration, wipe bool) (worker string, ok bool) {
+func (p *Process) signal(s syscall.Signal, again time.Duration, between func() error) (worker string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cmd == nil || p.ordered || p.cmd.Process.Signal(s) != nil {
 		return "", false
 	}
-	p.ordered, p.again, p.wipe = true, again, wipe
+	p.ordered, p.again, p.between = true, again, between
 	return p.worker(), true
 }
 
-// Kill ends the process by SIGKILL; it is started again after the given time, with its journal unless wipe.
-func (p *Process) Kill(again time.Duration, wipe bool) (worker string, ok bool) {
-	return p.signal(syscall.SIGKILL, again, wipe)
+// Kill ends the process by SIGKILL; it is started again after the given time. between is called before, when it has ended;
+// it may be nil.
+func (p *Process) Kill(again time.Duration, between func() error) (worker string, ok bool) {
+	return p.signal(syscall.SIGKILL, again, between)
 }
 
 // Terminate asks the process to drain.
 func (p *Process) Terminate(again time.Duration) (worker string, ok bool) {
-	return p.signal(syscall.SIGTERM, again, false)
+	return p.signal(syscall.SIGTERM, again, nil)
 }
 
 // Pause stops the process for a time, as a machine that is suspended does. It returns at once; done is called when the

@@ -23,6 +23,7 @@ type Tool struct {
 	Always  bool          // verify.always
 	PerTry  bool          // idempotency_key: per_attempt
 	Keyed   bool          // the far side honours the key, and the config says so
+	Command bool          // a program, whose effects end with its call: see command.go
 }
 
 // The tools: the names say what is special about each. The window covers the latest commit, and the time until a lookup
@@ -35,6 +36,8 @@ var tools = []Tool{
 	{Name: "note", Write: true, Timeout: 600 * time.Millisecond, Slowest: 300 * time.Millisecond, Window: 1100 * time.Millisecond, PerTry: true},
 	{Name: "mail", Write: true, Timeout: 600 * time.Millisecond, Slowest: 300 * time.Millisecond},
 	{Name: "sync", Write: true, Timeout: 600 * time.Millisecond, Slowest: 300 * time.Millisecond, Keyed: true},
+	// Its window is shorter than it may take. It covers the pause of an executor, which nothing else ends.
+	{Name: "work", Write: true, Timeout: 7 * time.Second, Slowest: 5 * time.Second, Window: 2600 * time.Millisecond, Command: true},
 }
 
 func toolNamed(name string) *Tool {
@@ -132,6 +135,10 @@ func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.call(w, r, tool)
 	case tool != nil && kind == "lookup":
 		p.lookup(w, r, tool)
+	case tool != nil && kind == "begin":
+		p.begin(w, r, tool)
+	case tool != nil && kind == "commit":
+		p.late(w, r, tool)
 	default:
 		http.NotFound(w, r)
 	}
@@ -157,7 +164,9 @@ var (
 		{"none,400", 1},
 		{"commit,cut", 1},
 	}
-	readPlans = []plan{{"read,answer", 70}, {"read,slow", 12}, {"none,drop", 6}, {"none,503", 6}, {"none,hang", 2}, {"none,429", 4}}
+	// Of a command: leave ends it at once, with what it has put into the background.
+	commandPlans = []plan{{"late,answer", 60}, {"late,leave", 10}, {"commit,answer", 15}, {"commit,fail", 5}, {"none,fail", 10}}
+	readPlans    = []plan{{"read,answer", 70}, {"read,slow", 12}, {"none,drop", 6}, {"none,503", 6}, {"none,hang", 2}, {"none,429", 4}}
 )
 
 type plan struct {
@@ -172,7 +181,12 @@ func (p *Provider) plan(q *Request, tool *Tool) string {
 		}
 	}
 	plans := readPlans
-	if tool.Write {
+	switch {
+	case tool.Command && q.Nth > 4:
+		return "commit,answer"
+	case tool.Command:
+		plans = commandPlans
+	case tool.Write:
 		plans = writePlans
 	}
 	if q.Nth > 4 {
@@ -198,15 +212,7 @@ func (p *Provider) call(w http.ResponseWriter, r *http.Request, tool *Tool) {
 	if q.Ref == "" {
 		q.Ref = r.URL.Query().Get("ref")
 	}
-	p.mu.Lock()
-	p.requests[q.Ref] = append(p.requests[q.Ref], q)
-	q.Nth, q.After = len(p.requests[q.Ref]), len(p.rows[q.Ref]) > 0
-	p.total++
-	q.Plan = p.plan(q, tool)
-	p.mu.Unlock()
-	if p.arrived != nil {
-		p.arrived(*q)
-	}
+	p.note(q, tool)
 	did, how, _ := strings.Cut(q.Plan, ",")
 	wait := time.Duration(p.chance("wait", q.Ref, strconv.Itoa(q.Nth)) * float64(tool.Slowest))
 	id := "read-" + q.Ref
@@ -225,6 +231,19 @@ func (p *Provider) call(w http.ResponseWriter, r *http.Request, tool *Tool) {
 	p.mu.Lock()
 	q.Done = time.Now()
 	p.mu.Unlock()
+}
+
+// note takes a request in, and says what becomes of it.
+func (p *Provider) note(q *Request, tool *Tool) {
+	p.mu.Lock()
+	p.requests[q.Ref] = append(p.requests[q.Ref], q)
+	q.Nth, q.After = len(p.requests[q.Ref]), len(p.rows[q.Ref]) > 0
+	p.total++
+	q.Plan = p.plan(q, tool)
+	p.mu.Unlock()
+	if p.arrived != nil {
+		p.arrived(*q)
+	}
 }
 
 func (p *Provider) answer(w http.ResponseWriter, r *http.Request, q *Request, how, id string, wait time.Duration) {
@@ -277,7 +296,7 @@ func (p *Provider) commit(q *Request, tool *Tool) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	if tool.Window > 0 && now.Sub(q.At) > tool.Window-2*Unseen {
+	if tool.Window > 0 && !tool.Command && now.Sub(q.At) > tool.Window-2*Unseen {
 		q.Plan += ",too late"
 		return "none"
 	}

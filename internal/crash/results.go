@@ -30,7 +30,9 @@ type Results struct {
 	mu    sync.Mutex
 	steps map[run.ID][]Told
 	runs  map[run.ID][]Told
-	odd   []string // messages that cannot be read
+	odd   []string   // messages that cannot be read
+	epoch int        // of the stream, which may begin anew
+	turn  sync.Mutex // held while a message is taken in and told of
 	last  time.Time
 }
 
@@ -54,19 +56,46 @@ func (r *Results) Quiet() time.Duration {
 
 // Follow reads the stream from its beginning until ctx ends, through restarts of the server.
 func (r *Results) Follow(ctx context.Context, js jetstream.JetStream, heard func(run.ID, *envelope.Outcome)) {
+	epoch := 0
 	for next := uint64(1); ctx.Err() == nil; {
+		if now := r.now(); now != epoch {
+			epoch, next = now, 1
+		}
 		m, err := nextMessage(ctx, js, bus.ResultsStream, next)
 		if err != nil {
 			pause(ctx, 10*time.Millisecond)
 			continue
 		}
-		next = m.Sequence + 1
-		id, o := r.add(m)
-		if o != nil && heard != nil {
-			heard(id, o)
+		r.turn.Lock()
+		if r.now() == epoch {
+			next = m.Sequence + 1
+			if id, o := r.add(m); o != nil && heard != nil {
+				heard(id, o)
+			}
 		}
+		r.turn.Unlock()
 	}
 }
+
+func (r *Results) now() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.epoch
+}
+
+// Restart forgets everything: the stream is read again from its beginning, as another one. Nothing of the earlier one is told
+// of once then has begun.
+func (r *Results) Restart(then func()) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	r.mu.Lock()
+	r.epoch++
+	r.steps, r.runs, r.odd = map[run.ID][]Told{}, map[run.ID][]Told{}, nil
+	r.mu.Unlock()
+	then()
+}
+
+func noMessage(err error) bool { return errors.Is(err, jetstream.ErrMsgNotFound) }
 
 // nextMessage reads the first message at or after a sequence.
 func nextMessage(ctx context.Context, js jetstream.JetStream, stream string, seq uint64) (*jetstream.RawStreamMsg, error) {
@@ -119,7 +148,7 @@ func all(ctx context.Context, js jetstream.JetStream, stream string, each func(*
 	for next := uint64(1); ; {
 		m, err := nextMessage(ctx, js, stream, next)
 		switch {
-		case errors.Is(err, jetstream.ErrMsgNotFound):
+		case noMessage(err):
 			return nil
 		case err != nil:
 			return fmt.Errorf("reading %s: %w", stream, err)

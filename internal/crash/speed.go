@@ -179,7 +179,7 @@ func (s *Speed) orphan(ctx context.Context, f *Fleet, w *watchful, name, tool st
 	at := time.Now()
 	for _, p := range f.Executors {
 		if p.current() == worker {
-			p.Kill(s.Lease+1500*time.Millisecond, false)
+			p.Kill(s.Lease+1500*time.Millisecond, nil)
 		}
 	}
 	var on time.Time

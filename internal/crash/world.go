@@ -41,6 +41,8 @@ type Result struct {
 	Repeated  int // publishes beyond the first of a job
 	Requests  int
 	Lookups   int
+	Commands  int // calls of the command tool
+	Orphaned  int // of those, the ones whose executor was killed in the middle
 	Alerts    map[string]int
 	Recovered []time.Duration // from a kill to the next outcome of a step that it had in flight
 	Verified  []time.Duration // from an unknown outcome to the next, without the window
@@ -80,6 +82,7 @@ func crash(ctx context.Context, bin binaries, opt Options) (*Result, error) {
 
 	deaths := &deathbook{provider: p}
 	in := &injector{fleet: f, random: rand.New(rand.NewPCG(opt.Seed, 1)), interval: opt.Interval, killed: deaths.killed}
+	in.restore = &restore{in: in, pub: pub, results: results}
 	in.progress = func(n int) {
 		if opt.Progress != nil {
 			opt.Progress(fmt.Sprintf("%4d of %d deaths, %d runs begun, %d unfinished, %s", n, opt.Deaths, len(pub.Plans()), pub.Unfinished(), time.Since(began).Round(time.Second)))
@@ -137,6 +140,7 @@ func (o *Result) fill(f *Fleet, pub *Publisher, results *Results, j *judge, deat
 	o.Findings = append(o.Findings, ownEnds(f)...)
 	o.Faults, o.Deaths, o.Alerts = f.Faults.Count(), f.Faults.Deaths(), j.state.Alerts
 	o.Requests, o.Lookups = f.Provider.Counts()
+	o.Commands, o.Orphaned = f.Provider.Commands(), deaths.commands
 	o.Runs = len(pub.Plans())
 	o.Jobs, o.Repeated = pub.jobs, pub.twice
 	o.Recovered = deaths.recoveries(results)
@@ -180,7 +184,7 @@ func settle(ctx context.Context, f *Fleet, pub *Publisher, results *Results, opt
 func dump(f *Fleet) {
 	for _, p := range f.All() {
 		if p.Role != Server {
-			p.signal(syscall.SIGQUIT, 0, false)
+			p.signal(syscall.SIGQUIT, 0, nil)
 		}
 	}
 }
@@ -207,6 +211,7 @@ type deathbook struct {
 	provider *Provider
 	mu       sync.Mutex
 	pending  []orphan
+	commands int // that had put their work into the background
 }
 
 type orphan struct {
@@ -219,6 +224,9 @@ func (d *deathbook) killed(worker string, at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, q := range found {
+		if toolNamed(q.Tool).Command && strings.HasPrefix(q.Plan, "late") {
+			d.commands++
+		}
 		d.pending = append(d.pending, orphan{q.Ref, at})
 	}
 }
