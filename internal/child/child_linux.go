@@ -161,13 +161,16 @@ func (c *Child) wait() {
 	rest, _ := io.ReadAll(c.said)
 	if len(rest) == 2 && rest[0] == guardEnded {
 		c.code = int(rest[1])
-	} else if c.program > 0 {
+	} else {
 		// Somebody has killed the guard. The kernel has killed the program with it; this is for what is in its groups.
-		_ = syscall.Kill(-c.program, syscall.SIGKILL)
-		groupOf(c.guard.Process.Pid).kill()
+		if c.program > 0 {
+			_ = syscall.Kill(-c.program, syscall.SIGKILL)
+		}
+		g := groupOf(c.guard.Process.Pid)
+		g.kill()
+		g.remove()
 	}
 	_ = c.guard.Wait()
-	groupOf(c.guard.Process.Pid).remove() // if the guard was killed
 	c.Kill()
 	_ = c.said.Close()
 	close(c.exited)

@@ -114,6 +114,16 @@ func KillLeftovers() (found int) {
 
 // lives says whether there is a process of that id; one that only waits to be reaped does nothing any more.
 func lives(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	return err == nil && !bytes.HasPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" Z"))
+	fields := statOf(strconv.Itoa(pid))
+	return len(fields) > 0 && string(fields[0]) != "Z"
+}
+
+// statOf is what the kernel says of a process behind its name, "pid (name) state parent …": the name may hold anything. It is
+// nil if there is no such process.
+func statOf(pid string) [][]byte {
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return nil
+	}
+	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 }

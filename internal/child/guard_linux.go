@@ -186,13 +186,7 @@ func killChildren() {
 		if err != nil {
 			continue
 		}
-		stat, err := os.ReadFile("/proc/" + name + "/stat")
-		if err != nil {
-			continue
-		}
-		// "pid (name) state parent …", and the name may hold anything.
-		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-		if len(fields) > 1 && bytes.Equal(fields[1], self) {
+		if fields := statOf(name); len(fields) > 1 && bytes.Equal(fields[1], self) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
