@@ -71,7 +71,8 @@ func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
 	if c.JSON {
 		out = terminal.Piped(env.Stdout)
 	}
-	c.warnUnpulled(ctx, env, nc, publisher, job.ID().Tenant)
+	sayRefusals(env, nc, job.ID().Tenant)
+	c.warnUnpulled(ctx, env, publisher, job.ID().Tenant)
 	options := client.Options{Queue: c.Queue, Traceparent: env.Getenv("TRACEPARENT")}
 	if !c.Wait {
 		return app.ExitOK, publish(ctx, publisher, job, options, out)
@@ -98,20 +99,25 @@ func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
 	return exitCode(result.Outcome), nil
 }
 
+// sayRefusals prints what the server refuses this user, but for what only adds to the answer and what is asked for in
+// another way, or returned as an error, where it is refused.
+func sayRefusals(env app.Env, nc *nats.Conn, tenant string) {
+	question := `"agentrun.op.queues.get.` + tenant + `"`
+	const outcomes = ".CONSUMER.CREATE.AGENTRUN_RESULTS."
+	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		if text := err.Error(); !strings.Contains(text, question) && !strings.Contains(text, outcomes) {
+			fmt.Fprintln(env.Stderr, "executor submit:", bus.Denied(err))
+		}
+	})
+}
+
 // pulledWithin is how long the answer to whether anybody takes the queue's jobs may take: it decides nothing.
 const pulledWithin = 300 * time.Millisecond
 
 // warnUnpulled asks whether an executor takes the queue's jobs, and says so where none does. A server where nobody answers,
 // or where this user may not ask, is no reason to say anything. It comes before the job, not beside it: of several requests
 // that are refused at once, the connection remembers one.
-func (c *submitCommand) warnUnpulled(ctx context.Context, env app.Env, nc *nats.Conn, publisher *client.Client, tenant string) {
-	question := `"agentrun.op.queues.get.` + tenant + `"`
-	const outcomes = ".CONSUMER.CREATE.AGENTRUN_RESULTS." // where it is refused they are read another way, or the error is returned
-	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-		if text := err.Error(); !strings.Contains(text, question) && !strings.Contains(text, outcomes) {
-			fmt.Fprintln(env.Stderr, "executor submit:", bus.Denied(err))
-		}
-	})
+func (c *submitCommand) warnUnpulled(ctx context.Context, env app.Env, publisher *client.Client, tenant string) {
 	ctx, cancel := context.WithTimeout(ctx, pulledWithin)
 	defer cancel()
 	if pulled, err := publisher.Pulled(ctx, tenant, c.Queue); err == nil && !pulled {
