@@ -12,7 +12,7 @@ import (
 )
 
 // watches gives the reconciler its streams to follow. What they report goes to the operator calls' index too, so that
-// each stream is watched once.
+// each stream is watched once; a watch that begins reports all from the first.
 type watches struct {
 	conn  *bus.Conn
 	index *operator.Index
@@ -37,6 +37,7 @@ func kindOf(k bus.ChangeKind) reconcile.Kind {
 }
 
 func (w watches) Runs(ctx context.Context, fn func(reconcile.Change)) error {
+	tellIndexOfRun(w.index, bus.Change{Kind: bus.Reset})
 	return w.conn.WatchRuns(ctx, 0, func(c bus.Change) {
 		tellIndexOfRun(w.index, c)
 		fn(reconcile.Change{Kind: kindOf(c.Kind), ID: c.ID, Seq: c.Seq, Header: headerOf(c.Header)})
@@ -50,6 +51,7 @@ func (w watches) Outcomes(ctx context.Context, from time.Time, fn func(reconcile
 }
 
 func (w watches) Letters(ctx context.Context, fn func(reconcile.Letter)) error {
+	tellIndexOfLetter(w.index, bus.LetterChange{Kind: bus.Reset})
 	return w.conn.WatchLetters(ctx, func(l bus.LetterChange) {
 		tellIndexOfLetter(w.index, l)
 		out := reconcile.Letter{Kind: kindOf(l.Kind), Owner: l.Owner, Seq: l.Seq}

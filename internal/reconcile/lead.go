@@ -28,8 +28,9 @@ type fleetState struct {
 	Schema string     `json:"schema"`
 	Lease  *run.Lease `json:"lease,omitempty"`
 	ID     string     `json:"id,omitempty"` // the --id of the active one, for people
-	// SettledThrough is the sequence in AGENTRUN_RUNS below which nothing is owed by any end.
+	// SettledThrough is the sequence in AGENTRUN_RUNS below which nothing is owed by any end, in the store of that token.
 	SettledThrough uint64        `json:"settled_through"`
+	Store          string        `json:"store,omitempty"`
 	At             envelope.Time `json:"at,omitempty"`
 	// Foreign members are those of a newer build, and stay.
 	Foreign envelope.Foreign `json:"-"`
@@ -103,7 +104,7 @@ func (rc *Reconciler) lead(ctx context.Context) error {
 
 func (rc *Reconciler) leadOnce(ctx context.Context, id string, seen **run.Lease, since *time.Time, until *time.Duration) (wait time.Duration) {
 	const poll = fleetLease / 10
-	if _, ok := rc.Store.Current(); !ok {
+	if !rc.current() {
 		// Records that journals are restored into are judged when all have been.
 		rc.setActive(false)
 		return poll
@@ -126,8 +127,9 @@ func (rc *Reconciler) leadOnce(ctx context.Context, id string, seen **run.Lease,
 		}
 	}
 	next := fleetState{
-		Schema: FleetSchema, ID: rc.ID, SettledThrough: rc.settledThrough(state.SettledThrough, mine), At: rc.Records.Now(), Foreign: state.Foreign,
+		Schema: FleetSchema, ID: rc.ID, At: rc.Records.Now(), Foreign: state.Foreign,
 	}
+	next.SettledThrough, next.Store = rc.settledThrough(state, mine)
 	next.Lease = &run.Lease{Holder: rc.Holder, ID: id, Seconds: fleetLease.Seconds()}
 	if mine {
 		next.Lease.Renewal = state.Lease.Renewal + 1
@@ -147,7 +149,9 @@ func (rc *Reconciler) leadOnce(ctx context.Context, id string, seen **run.Lease,
 	*until = sent + fleetLease - fleetLease/10
 	*seen = nil
 	rc.mu.Lock()
-	rc.settled = max(rc.settled, next.SettledThrough)
+	if rc.token == next.Store {
+		rc.settled = max(rc.settled, next.SettledThrough)
+	}
 	rc.mu.Unlock()
 	rc.setActive(true)
 	return fleetLease / 3
@@ -162,13 +166,17 @@ func (rc *Reconciler) newerFleet(err error) {
 	rc.outdated = newer
 }
 
-// settledThrough is the highest revision below which no end owes anything, as far as this process knows. A standby that
-// takes over starts from what the last active one had established.
-func (rc *Reconciler) settledThrough(stored uint64, mine bool) uint64 {
+// settledThrough is the highest revision below which no end owes anything, as far as this process knows, and of which store.
+// A standby that takes over starts from what the last active one had established.
+func (rc *Reconciler) settledThrough(state fleetState, mine bool) (seq uint64, store string) {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	if !mine || !rc.ready[0] || !rc.ready[1] || !rc.ready[2] {
-		return stored
+	stored := state.SettledThrough
+	if state.Store != "" && state.Store != rc.token {
+		stored = 0
+	}
+	if !mine || !rc.seenAll() {
+		return stored, rc.token
 	}
 	through := rc.through
 	for _, e := range rc.ends {
@@ -176,7 +184,7 @@ func (rc *Reconciler) settledThrough(stored uint64, mine bool) uint64 {
 			through = e.seq - 1
 		}
 	}
-	return max(through, stored)
+	return max(through, stored), rc.token
 }
 
 // resign gives the lease up at a clean stop, so that a standby need not wait for its end.

@@ -21,10 +21,11 @@ func (rc *Reconciler) letter(l Letter) {
 	now := time.Now()
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
+	if !rc.heard(letters, l.Kind) {
+		return
+	}
 	switch l.Kind {
 	case Current:
-		rc.ready[1] = true
-		rc.poke()
 		return
 	case Reset:
 		rc.letters = map[run.ID][]lettered{}

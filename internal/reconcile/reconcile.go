@@ -134,7 +134,7 @@ type Reconciler struct {
 	open    map[run.ID]string     // owner of the letter that a record's header shows open
 	through uint64                // highest revision seen
 	settled uint64                // of ends at or below it nothing is owed
-	ready   [3]bool
+	sight
 	active  bool
 	kick    chan struct{}
 	bursts  *bursts
@@ -172,15 +172,8 @@ type passage struct {
 func New(c Config) *Reconciler {
 	return &Reconciler{
 		Config: c, runs: map[run.ID]*entry{}, ends: map[run.ID]*entry{}, passed: map[run.ID]passage{}, letters: map[run.ID][]lettered{}, open: map[run.ID]string{},
-		kick: make(chan struct{}, 1), bursts: newBursts(), lookups: &lookups{byTool: map[string]chan struct{}{}}, overdue: map[run.ID]bool{}, told: map[run.ID]telling{}, refused: map[run.ID]bool{},
+		kick: make(chan struct{}, 1), bursts: newBursts(), lookups: &lookups{byTool: map[string]chan struct{}{}}, overdue: map[run.ID]bool{}, told: map[run.ID]telling{}, refused: map[run.ID]bool{}, sight: sight{another: make(chan struct{})},
 	}
-}
-
-// Ready reports whether everything that was in the streams has been seen.
-func (rc *Reconciler) Ready() bool {
-	rc.mu.Lock()
-	defer rc.mu.Unlock()
-	return rc.ready[0] && rc.ready[1] && rc.ready[2]
 }
 
 // Active reports whether this is the active one.
@@ -203,24 +196,18 @@ func (rc *Reconciler) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rc.settled = state.SettledThrough
-	from := time.Time{}
-	if state.At != 0 {
-		from = state.At.Time().Add(-time.Minute)
-	}
+	rc.startsFrom(state)
 	var wg sync.WaitGroup
 	watch := func(name string, f func() error) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			if err := f(); err != nil && ctx.Err() == nil {
 				rc.Log.Error("a watch has ended", "watch", name, "error", err)
 			}
-		}()
+		})
 	}
-	watch("outcomes", func() error { return rc.Watch.Outcomes(ctx, from, rc.outcome) })
-	watch("letters", func() error { return rc.Watch.Letters(ctx, rc.letter) })
-	watch("runs", func() error { return rc.Watch.Runs(ctx, rc.change) })
+	watch("outcomes", func() error { return rc.follow(ctx, outcomes) })
+	watch("letters", func() error { return rc.follow(ctx, letters) })
+	watch("runs", func() error { return rc.follow(ctx, runs) })
 	watch("fleet", func() error { return rc.lead(ctx) })
 	rc.work(ctx)
 	rc.aside.Wait()
@@ -249,10 +236,11 @@ func (rc *Reconciler) change(c Change) {
 	now := time.Now()
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
+	if !rc.heard(runs, c.Kind) {
+		return
+	}
 	switch c.Kind {
 	case Current:
-		rc.ready[0] = true
-		rc.poke()
 		return
 	case Reset:
 		rc.runs, rc.ends, rc.queue = map[run.ID]*entry{}, map[run.ID]*entry{}, nil
@@ -318,7 +306,7 @@ func (rc *Reconciler) plan(e *entry, now time.Time) (at time.Time, keep bool) {
 			return now, true
 		}
 		if e.seq <= rc.settled {
-			if e.h.Letter == "" || rc.hasLetter(e.id, e.h.Letter) || !rc.ready[1] {
+			if e.h.Letter == "" || rc.hasLetter(e.id, e.h.Letter) || !rc.ready[letters] {
 				return time.Time{}, false
 			}
 			return now.Add(rc.Lease), true
@@ -363,10 +351,11 @@ func (rc *Reconciler) outcome(o Outcome) {
 	now := time.Now()
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
+	if !rc.heard(outcomes, o.Kind) {
+		return
+	}
 	switch o.Kind {
 	case Current:
-		rc.ready[2] = true
-		rc.poke()
 		return
 	case Reset:
 		rc.passed, rc.settled = map[run.ID]passage{}, 0

@@ -103,9 +103,12 @@ func (rc *Reconciler) work(ctx context.Context) {
 // next takes the first due entry, or says how long to wait for one.
 func (rc *Reconciler) next(now time.Time) (*entry, time.Duration) {
 	const idle = time.Second
+	if !rc.current() {
+		return nil, idle
+	}
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	if _, ok := rc.Store.Current(); !ok || !rc.active || !rc.ready[0] || !rc.ready[1] || !rc.ready[2] || len(rc.queue) == 0 {
+	if !rc.active || !rc.seenAll() || len(rc.queue) == 0 {
 		return nil, idle
 	}
 	e := rc.queue[0]

@@ -42,7 +42,7 @@ func TestSettledThrough(t *testing.T) {
 				want = e.seq - 1
 			}
 		}
-		if got := rc.settledThrough(0, true); got != want {
+		if got, _ := rc.settledThrough(fleetState{}, true); got != want {
 			t.Fatalf("after revision %d: settled through %d, want %d", seq, got, want)
 		}
 	}
@@ -55,6 +55,6 @@ func BenchmarkSettledThrough(b *testing.B) {
 		seen(rc, i, i+1, string(run.Waiting))
 	}
 	for b.Loop() {
-		rc.settledThrough(0, true)
+		rc.settledThrough(fleetState{}, true)
 	}
 }
