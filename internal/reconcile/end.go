@@ -59,12 +59,12 @@ type telling struct {
 
 func tellingOf(r *run.Run) telling { return telling{r.Episode, r.Letter.Assigned} }
 
-// untold: the letter's owner was not told of this end yet. A claim, a report or a refused job changes the record of an ended run too, and
-// whoever has claimed the letter knows of it.
+// untold: the letter's owner was not told of this end yet. A claim, a report or a refused job changes the record of an ended
+// run too.
 func (rc *Reconciler) untold(r *run.Run) bool {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	return rc.told[r.ID()] != tellingOf(r) && r.Letter.Claim == nil
+	return rc.told[r.ID()] != tellingOf(r)
 }
 
 // seesLetter reports whether the message of the run's open letter was seen.
@@ -74,22 +74,28 @@ func (rc *Reconciler) seesLetter(r *run.Run) bool {
 	return rc.hasLetter(r.ID(), r.Letter.Owner)
 }
 
-// alert raises what the end raises by itself, or counts it towards a burst. The letter's id is the alert's, so that the
-// same alert again within the stream's window is one.
+// alert raises what the end raises by itself, or counts it towards a burst. Whoever has claimed the letter knows of it, and
+// yet it counts. The letter's id is the alert's, so that the same alert again within the stream's window is one.
 func (rc *Reconciler) alert(ctx context.Context, h *record.Handle) error {
 	r := h.Run
 	now := rc.Records.Now()
 	letter := r.BuildLetter()
+	a, id, ok := deadletter.Alert{}, letter.ID, true
 	if at := r.Letter.Assigned; at != 0 {
-		return rc.Records.Alert(ctx, letter.Assigned(now), fmt.Sprintf("%s/assigned/%d", letter.ID, at))
+		a, id = letter.Assigned(now), fmt.Sprintf("%s/assigned/%d", letter.ID, at)
+	} else {
+		a, ok = letter.Alert(now)
 	}
-	if a, ok := letter.Alert(now); ok {
-		return rc.Records.Alert(ctx, a, letter.ID)
+	if ok {
+		if r.Letter.Claim != nil {
+			return nil
+		}
+		return rc.Records.Alert(ctx, a, id)
 	}
 	if r.End.Outcome != envelope.Fatal {
 		return nil
 	}
-	a, id, ok := rc.bursts.add(letter, now)
+	a, id, ok = rc.bursts.add(letter, now)
 	if !ok {
 		return nil
 	}
