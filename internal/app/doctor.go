@@ -64,6 +64,8 @@ type doctor struct {
 	file     *config.File  // nil: it cannot be read
 	known    journal.Known // what the journal remembers of the store; zero: it cannot be read now
 	refused  []string      // what the server said about permissions
+	asked    string        // the subject of the question that waits for its answer
+	giveUp   func(error)   // ends that question
 }
 
 func (d *doctor) find(check string, h Health, fix, format string, args ...any) {
@@ -197,6 +199,9 @@ func (d *doctor) server(ctx context.Context, monitor string) {
 		h = Doubtful
 	}
 	d.find("max payload", h, "set max_payload: 1MiB on every server: with less, runs, results and dead letters are bounded by it", "%d bytes", nc.MaxPayload())
+	if !d.inbox(ctx, nc) {
+		return
+	}
 	d.health(ctx, monitor)
 	d.sync(ctx, monitor)
 	js, err := d.API().JetStream(nc)
@@ -218,21 +223,13 @@ func (d *doctor) server(ctx context.Context, monitor string) {
 
 // ahead asks for a job that is not there, as an executor looks ahead in the queue.
 func (d *doctor) ahead(ctx context.Context, nc *nats.Conn) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	_, err := nc.RequestWithContext(ctx, d.API().Subject("DIRECT.GET."+bus.JobsStream), []byte(`{"last_by_subj":"agentrun.jobs.doctor.doctor.doctor"}`))
+	_, err := d.request(ctx, nc, d.API().Subject("DIRECT.GET."+bus.JobsStream), []byte(`{"last_by_subj":"agentrun.jobs.doctor.doctor.doctor"}`))
 	if err != nil {
 		d.find("fairness", Doubtful, "give this user the direct gets that deploy/nats/accounts.conf gives to executor; start an executor, which makes the stream answer them",
 			"the queue cannot be read ahead (%v): jobs are taken first come, first served, without regard to tenants and priority", err)
 		return
 	}
 	d.find("fairness", Well, "", "the queue can be read ahead")
-}
-
-func (d *doctor) told(_ *nats.Conn, _ *nats.Subscription, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.refused = append(d.refused, err.Error())
 }
 
 // older compares versions by their first two numbers.
@@ -292,9 +289,11 @@ func (d *doctor) sync(ctx context.Context, monitor string) {
 func (d *doctor) consumers(ctx context.Context, js jetstream.JetStream) {
 	for _, queue := range d.Queues {
 		name := bus.ConsumerName(queue)
-		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-		c, err := js.Consumer(ctx, bus.JobsStream, name)
-		cancel()
+		var c jetstream.Consumer
+		err := d.ask(ctx, d.API().Subject("CONSUMER.INFO."+bus.JobsStream+"."+name), func(ctx context.Context) (err error) {
+			c, err = js.Consumer(ctx, bus.JobsStream, name)
+			return err
+		})
 		switch {
 		case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
 			d.find("queue "+queue, Doubtful, "start an executor: it makes the consumer", "not pulled yet")

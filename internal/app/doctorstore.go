@@ -17,9 +17,7 @@ import (
 // generation says whether the store of runs is the one that this executor's journal knows, and whether the fleet waits for
 // journals.
 func (d *doctor) generation(ctx context.Context, nc *nats.Conn, js jetstream.JetStream) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	s, err := js.Stream(ctx, bus.RunsStream)
+	s, err := d.stream(ctx, js, bus.RunsStream)
 	if err != nil {
 		return // streams has said so
 	}
@@ -34,7 +32,7 @@ func (d *doctor) generation(ctx context.Context, nc *nats.Conn, js jetstream.Jet
 		d.find("store", Ill, fix, "%s has gone back: it ends at sequence %d, and this executor has seen %d", bus.RunsStream, info.State.LastSeq, k.Seen)
 		return
 	}
-	m, err := nc.RequestWithContext(ctx, d.API().Subject("DIRECT.GET."+bus.RunsStream+".agentrun.runs._fleet."+generation.StateName), nil)
+	m, err := d.request(ctx, nc, d.API().Subject("DIRECT.GET."+bus.RunsStream+".agentrun.runs._fleet."+generation.StateName), nil)
 	if err != nil || m.Header.Get("Status") != "" {
 		if err != nil && !errors.Is(err, nats.ErrNoResponders) {
 			d.find("store", Doubtful, "give this user the direct gets of deploy/nats/accounts.conf", "whether the fleet waits for journals cannot be read: %v", err)
@@ -60,9 +58,7 @@ func (d *doctor) generation(ctx context.Context, nc *nats.Conn, js jetstream.Jet
 
 // jetstream reports whether anybody answers the API that the flags name. Who is not permitted to ask is told by streams.
 func (d *doctor) jetstream(ctx context.Context, js jetstream.JetStream) bool {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	_, err := js.Stream(ctx, bus.RunsStream)
+	_, err := d.stream(ctx, js, bus.RunsStream)
 	if !bus.Unanswered(err) {
 		return true
 	}
@@ -73,9 +69,7 @@ func (d *doctor) jetstream(ctx context.Context, js jetstream.JetStream) bool {
 // streams looks at every stream: is it there, has it the copies it must have, does it keep what it is given?
 func (d *doctor) streams(ctx context.Context, js jetstream.JetStream) {
 	for _, name := range []string{bus.JobsStream, bus.WakesStream, bus.RunsStream, bus.ResultsStream, bus.LettersStream, bus.AlertsStream} {
-		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-		s, err := js.Stream(ctx, name)
-		cancel()
+		s, err := d.stream(ctx, js, name)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
 			d.find(name, Doubtful, "start a reconciler: it makes the streams; where they are in another JetStream domain or account, name it with --js-domain or --js-prefix", "not there yet")

@@ -3,6 +3,7 @@ package deploy
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -169,7 +170,22 @@ func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
 			t.Errorf("%s: %+v, wanted %s, %q", check, f, want.health, want.text)
 		}
 	}
-	found = doctor(t, "", append(flags, "--nats", "nats://none:p@"+n.url, "--inbox-prefix", "_INBOX_none")...)
+	none := append(flags, "--nats", "nats://none:p@"+n.url)
+	found = doctor(t, n.monitor(), none...)
+	if f := found["inbox"]; f.Health != app.Ill || !strings.Contains(f.Found, "Permissions Violation for Subscription") || !strings.Contains(f.Fix, "--inbox-prefix") {
+		t.Errorf("without its inbox: %+v", f)
+	}
+	for check, f := range found { // what could not be asked has no finding, and none has another fault's remedy
+		if f.Health != app.Well && !slices.Contains([]string{"tool gone", "max payload", "journal disk", "inbox"}, check) {
+			t.Errorf("beside the refused inbox: %+v", f)
+		}
+	}
+	found = doctor(t, "", append(none, "--inbox-prefix", "_INBOX_none")...)
+	for _, check := range []string{"AGENTRUN_JOBS", "AGENTRUN_WAKES", "queue default", "fairness"} {
+		if f := found[check]; !strings.Contains(f.Found, "Permissions Violation for Publish") {
+			t.Errorf("%s waited for an answer that was refused: %+v", check, f)
+		}
+	}
 	if f := found["permissions"]; f.Health != app.Ill || !strings.Contains(f.Found, "agentrun.runs.doctor.doctor") {
 		t.Errorf("%+v", f)
 	}
