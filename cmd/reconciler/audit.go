@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/internal/terminal"
-	"github.com/agentrun/executor/pkg/envelope"
 )
 
 // auditCommand checks everything that is stored.
@@ -47,7 +47,7 @@ func (c *auditCommand) run(ctx context.Context, env app.Env, command string) err
 		for _, f := range report.Found {
 			found = append(found, finding{f.Run.Tenant, f.Run.Run, f.Rule, f.What})
 		}
-		data, err := envelope.Marshal(map[string]any{
+		data, err := strictjson.Marshal(map[string]any{
 			"ok": len(found) == 0, "runs": report.Records, "deadletters": report.Letters, "outcomes": report.Outcomes, "waiting": report.Waiting, "found": found,
 		})
 		if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/internal/terminal"
-	"github.com/agentrun/executor/pkg/envelope"
 	agentrun "github.com/agentrun/executor/pkg/run"
 )
 
@@ -124,7 +124,7 @@ func (r *refused) Error() string { return r.code + ": " + r.message }
 
 // call makes one operator call. The reply is printed as it came with --json.
 func (d *desk) call(ctx context.Context, noun, verb, tenant string, request, reply any) (raw []byte, err error) {
-	body, err := envelope.Marshal(request)
+	body, err := strictjson.Marshal(request)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (d *desk) call(ctx context.Context, noun, verb, tenant string, request, rep
 }
 
 // json prints a reply as one line.
-func (d *desk) json(raw []byte) { d.out.Line("%s", envelope.Compact(raw)) }
+func (d *desk) json(raw []byte) { d.out.Line("%s", strictjson.Compact(raw)) }
 
 // list prints what several pages gave as one reply.
 func (d *desk) list(name string, items [][]byte, total int) error {
@@ -164,7 +164,7 @@ func (d *desk) list(name string, items [][]byte, total int) error {
 	for i, item := range items {
 		raw[i] = item
 	}
-	data, err := envelope.Marshal(map[string]any{"ok": true, name: raw, "total": total})
+	data, err := strictjson.Marshal(map[string]any{"ok": true, name: raw, "total": total})
 	if err != nil {
 		return err
 	}
@@ -213,10 +213,10 @@ func jsonValue(command, flag, text string) (json.RawMessage, error) {
 			return nil, &app.Usage{Command: command, Err: fmt.Errorf("%s: %w", flag, err)}
 		}
 	}
-	if err := envelope.CheckJSON(data, envelope.Bounds{MaxBytes: 1 << 20}); err != nil {
+	if err := strictjson.CheckJSON(data, strictjson.Bounds{MaxBytes: 1 << 20}); err != nil {
 		return nil, &app.Usage{Command: command, Err: fmt.Errorf("%s: %w", flag, err)}
 	}
-	return envelope.Compact(data), nil
+	return strictjson.Compact(data), nil
 }
 
 // show prints a list that read brings: once, or with watch whenever it has changed.

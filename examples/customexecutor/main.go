@@ -18,12 +18,12 @@ var refunds sync.Map
 
 func refund(_ context.Context, c *connector.Call) (json.RawMessage, error) {
 	refunds.LoadOrStore(c.OperationRef, c.Args)
-	return envelope.Marshal(map[string]string{"refund": c.OperationRef})
+	return json.Marshal(map[string]string{"refund": c.OperationRef})
 }
 
 func lookup(_ context.Context, c *connector.Call) (json.RawMessage, error) {
 	_, found := refunds.Load(c.OperationRef)
-	return envelope.Marshal(map[string]any{"found": found, "refund": c.OperationRef})
+	return json.Marshal(map[string]any{"found": found, "refund": c.OperationRef})
 }
 
 func main() {

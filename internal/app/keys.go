@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/agentrun/executor/internal/config"
-	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/internal/strictjson"
 )
 
 // KnownKeys refuses JSON with a member that the message's type does not have, and names the one that was probably meant.
@@ -29,7 +29,7 @@ func knownKeys(data json.RawMessage, t reflect.Type, what, at string) (bad error
 	switch {
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct:
 		i := 0
-		envelope.Elements(data, func(v json.RawMessage) {
+		strictjson.Elements(data, func(v json.RawMessage) {
 			if bad == nil {
 				bad = knownKeys(v, t.Elem(), what, at+"/"+strconv.Itoa(i))
 			}
@@ -37,7 +37,7 @@ func knownKeys(data json.RawMessage, t reflect.Type, what, at string) (bad error
 		})
 	case t.Kind() == reflect.Struct:
 		keys, fields := members(t)
-		envelope.Members(data, func(key string, v json.RawMessage) bool {
+		strictjson.Members(data, func(key string, v json.RawMessage) bool {
 			field, known := fields[key]
 			if !known {
 				bad = unknownKey(what+at, key, keys)

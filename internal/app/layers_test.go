@@ -16,7 +16,7 @@ const module = "github.com/agentrun/executor/"
 
 // The layers of CONTRIBUTING.md: what each package's code may import of this module and of the outside.
 var (
-	core    = []string{"pkg/run", "pkg/budget", "pkg/envelope", "pkg/deadletter"}
+	core    = []string{"pkg/run", "pkg/budget", "pkg/envelope", "pkg/deadletter", "internal/strictjson"}
 	drivers = []string{"internal/worker", "internal/reconcile", "internal/operator", "internal/record", "internal/generation"}
 	edges   = []string{"internal/bus", "internal/journal", "internal/config", "internal/observe", "internal/trace", "internal/terminal", "pkg/connector"}
 	wiring  = []string{"internal/app", "internal/cli", "internal/demo", "pkg/executor", "cmd"}
@@ -117,7 +117,9 @@ func TestForbidden(t *testing.T) {
 		{"pkg/run", module + "pkg/budget", true},
 		{"pkg/run", "encoding/json", true},
 		{"pkg/run", module + "internal/journal", false},
+		{"pkg/run", module + "internal/strictjson", true},
 		{"pkg/run", "os", false},
+		{"internal/strictjson", "sync", false},
 		{"internal/worker", module + "internal/record", true},
 		{"internal/worker", module + "internal/bus", false},
 		{"internal/worker", module + "internal/app", false},

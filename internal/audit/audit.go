@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -120,7 +121,7 @@ func shortened(data []byte) []byte {
 	if json.Unmarshal(data, &l) != nil {
 		return nil
 	}
-	out, err := envelope.Marshal(deadletter.Summary{ID: l.ID, Owner: l.Owner, Tenant: l.Tenant, RunID: l.RunID})
+	out, err := strictjson.Marshal(deadletter.Summary{ID: l.ID, Owner: l.Owner, Tenant: l.Tenant, RunID: l.RunID})
 	if err != nil {
 		return nil
 	}

@@ -95,10 +95,10 @@ func (b *bench) weigh() (weights, error) {
 		return w, err
 	}
 	w.endHead = bus.RecordHeader{State: r.State(), Workflow: r.Workflow, Episode: 1, TTL: retention}
-	if w.stepOutcome, err = envelope.Marshal(r.Outcome(&r.Owed[0])); err != nil {
+	if w.stepOutcome, err = r.Outcome(&r.Owed[0]).Append(nil); err != nil {
 		return w, err
 	}
-	w.outcome, err = envelope.Marshal(r.Outcome(&r.Owed[1]))
+	w.outcome, err = r.Outcome(&r.Owed[1]).Append(nil)
 	return w, err
 }
 

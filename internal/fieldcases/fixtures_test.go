@@ -23,7 +23,7 @@ import (
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/journal"
-	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -250,7 +250,7 @@ func facts(t *testing.T, dir string) []byte {
 	t.Helper()
 	var out []byte
 	err := journal.List(app.JournalPath(dir), func(f run.Fact) error {
-		line, err := envelope.Marshal(f)
+		line, err := strictjson.Marshal(f)
 		out = append(append(out, line...), '\n')
 		return err
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/journal"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -199,7 +200,7 @@ func TestStoredFormIsKept(t *testing.T) {
 		if err := json.Unmarshal(m.Data, l); err != nil {
 			t.Fatalf("%s: %v", m.Subject, err)
 		}
-		got, err := envelope.Marshal(l)
+		got, err := strictjson.Marshal(l)
 		same(m, got, err)
 	}
 	for _, m := range f.messages(t, bus.ResultsStream) {
@@ -207,7 +208,7 @@ func TestStoredFormIsKept(t *testing.T) {
 		if err := json.Unmarshal(m.Data, o); err != nil {
 			t.Fatalf("%s: %v", m.Subject, err)
 		}
-		got, err := envelope.Marshal(o)
+		got, err := strictjson.Marshal(o)
 		same(m, got, err)
 	}
 	for _, m := range f.messages(t, bus.AlertsStream) {
@@ -215,7 +216,7 @@ func TestStoredFormIsKept(t *testing.T) {
 		if err := json.Unmarshal(m.Data, a); err != nil {
 			t.Fatalf("%s: %v", m.Subject, err)
 		}
-		got, err := envelope.Marshal(a)
+		got, err := strictjson.Marshal(a)
 		same(m, got, err)
 	}
 }

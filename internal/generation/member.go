@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/record"
-	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/internal/strictjson"
 )
 
 // members reads the records of all executors.
@@ -82,7 +82,7 @@ func (k *Keeper) register(ctx context.Context, revision uint64) error {
 	for {
 		m := k.me()
 		m.Schema = MemberSchema
-		data, err := envelope.Marshal(m)
+		data, err := strictjson.Marshal(m)
 		if err != nil {
 			return err
 		}

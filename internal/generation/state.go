@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -53,7 +54,7 @@ type State struct {
 	Awaits     []Member      `json:"awaits,omitempty"`   // whose journals are to be restored
 	Restored   []string      `json:"restored,omitempty"` // the journals that are, or that a person said are lost
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 func decodeState(data []byte) (s State, err error) {
@@ -72,16 +73,16 @@ func decodeState(data []byte) (s State, err error) {
 	if err := json.Unmarshal(data, &s); err != nil {
 		return s, fmt.Errorf("the record of the store's generation: %w", err)
 	}
-	_, err = envelope.KeepForeign(&s, data)
+	_, err = strictjson.KeepForeign(&s, data)
 	return s, err
 }
 
 func (s *State) encode() ([]byte, error) {
-	data, err := envelope.Marshal(s)
+	data, err := strictjson.Marshal(s)
 	if err != nil {
 		return nil, err
 	}
-	return envelope.AppendForeign(nil, s, data), nil
+	return strictjson.AppendForeign(nil, s, data), nil
 }
 
 // Missing are the members whose journals are not restored yet.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -259,7 +260,7 @@ func newLetter(c LetterChange) *letter {
 	}
 	short := whole.Short()
 	short.Claim = nil
-	summary, err := envelope.Marshal(short)
+	summary, err := strictjson.Marshal(short)
 	if err != nil {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -72,7 +73,7 @@ func (l *letter) shown(now envelope.Time) json.RawMessage {
 	if l.claim == nil || l.claim.Until <= now {
 		return l.summary
 	}
-	claim, err := envelope.Marshal(l.claim)
+	claim, err := strictjson.Marshal(l.claim)
 	if err != nil {
 		return l.summary
 	}

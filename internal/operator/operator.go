@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/record"
-	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -107,7 +107,7 @@ func (o *Operator) Handle(ctx context.Context, c *Call, tenant string, data []by
 	defer cancel()
 	answer, err := o.answer(ctx, c, tenant, data)
 	if err == nil {
-		reply, err = envelope.Marshal(answer)
+		reply, err = strictjson.Marshal(answer)
 	}
 	if err == nil {
 		return o.Records.Redact(reply), nil
@@ -120,7 +120,7 @@ func (o *Operator) Handle(ctx context.Context, c *Call, tenant string, data []by
 		}
 	}
 	o.Observe.Refusal(refused.Code)
-	reply, err = envelope.Marshal(RefusalShape{Code: refused.Code, Message: refused.Message})
+	reply, err = strictjson.Marshal(RefusalShape{Code: refused.Code, Message: refused.Message})
 	if err != nil {
 		panic("operator: " + err.Error()) // three plain values always encode
 	}

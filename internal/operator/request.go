@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -24,12 +24,12 @@ func decode(data []byte, request any) error {
 	if len(data) == 0 {
 		return nil
 	}
-	if err := envelope.CheckJSON(data, envelope.Bounds{MaxBytes: requestMax, MaxDepth: depthMax}); err != nil {
+	if err := strictjson.CheckJSON(data, strictjson.Bounds{MaxBytes: requestMax, MaxDepth: depthMax}); err != nil {
 		return badRequest("the request is no JSON object: %v", err)
 	}
 	fields := fieldsOf(reflect.ValueOf(request).Elem())
 	bad := ""
-	whole := envelope.Members(data, func(key string, value json.RawMessage) bool {
+	whole := strictjson.Members(data, func(key string, value json.RawMessage) bool {
 		field, known := fields[key]
 		if !known || string(value) == "null" {
 			return true
@@ -51,7 +51,7 @@ func decode(data []byte, request any) error {
 
 func decodeField(field reflect.Value, value json.RawMessage) bool {
 	if t, ok := field.Addr().Interface().(*json.RawMessage); ok {
-		*t = envelope.Compact(value)
+		*t = strictjson.Compact(value)
 		return true
 	}
 	if f, ok := field.Addr().Interface().(**Filter); ok {
@@ -64,7 +64,7 @@ func decodeField(field reflect.Value, value json.RawMessage) bool {
 // onlyKnown: a filter says which letters a bulk call settles. A misspelt key that were ignored, as elsewhere, would settle
 // them all; a misspelt limit in add_budget would leave the run without what it was promised.
 func onlyKnown(data json.RawMessage, fields map[string]reflect.Value) bool {
-	return envelope.Members(data, func(key string, _ json.RawMessage) bool {
+	return strictjson.Members(data, func(key string, _ json.RawMessage) bool {
 		_, known := fields[key]
 		return known
 	})

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -54,7 +55,7 @@ func (o *Operator) getPayload(ctx context.Context, tenant string, q *RunRequest)
 		}
 		slices.Sort(p.Omitted)
 	}
-	data, err := envelope.Marshal(reply)
+	data, err := strictjson.Marshal(reply)
 	return json.RawMessage(o.Records.Redact(data)), err
 }
 
@@ -136,10 +137,10 @@ func (o *Operator) showRuns(ctx context.Context, chosen []chosenRun, last uint64
 			defer func() { <-slots }()
 			h, err := o.Records.Load(ctx, c.id)
 			if err == nil {
-				shown[i], err = envelope.Marshal(shownRun{View: h.Run.View(o.Records.Now())})
+				shown[i], err = strictjson.Marshal(shownRun{View: h.Run.View(o.Records.Now())})
 			} else if errors.Is(err, run.ErrNewer) || errors.Is(err, run.ErrBroken) {
 				// One run of a newer version, or whose record is broken, must not take the others from the list: its header says what there is to say.
-				shown[i], err = envelope.Marshal(shownRun{View: &run.View{
+				shown[i], err = strictjson.Marshal(shownRun{View: &run.View{
 					Tenant: c.id.Tenant, RunID: c.id.Run, Workflow: c.workflow, State: c.state, Episode: c.episode, Steps: []run.StepView{}, CompletedEffects: []envelope.CompletedEffect{},
 				}})
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -33,7 +34,7 @@ type fleetState struct {
 	Store          string        `json:"store,omitempty"`
 	At             envelope.Time `json:"at,omitempty"`
 	// Foreign members are those of a newer build, and stay.
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 func decodeFleet(data []byte) (fleetState, error) {
@@ -50,16 +51,16 @@ func decodeFleet(data []byte) (fleetState, error) {
 	if err := json.Unmarshal(data, &s); err != nil {
 		return s, err
 	}
-	_, err := envelope.KeepForeign(&s, data)
+	_, err := strictjson.KeepForeign(&s, data)
 	return s, err
 }
 
 func (s *fleetState) encode() ([]byte, error) {
-	data, err := envelope.Marshal(s)
+	data, err := strictjson.Marshal(s)
 	if err != nil {
 		return nil, err
 	}
-	return envelope.AppendForeign(nil, s, data), nil
+	return strictjson.AppendForeign(nil, s, data), nil
 }
 
 func (rc *Reconciler) loadFleet(ctx context.Context) (fleetState, uint64, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -34,7 +35,7 @@ func (rs *Records) Publish(ctx context.Context, h *Handle) error {
 	var kept []string
 	for i := range r.Owed {
 		o := &r.Owed[i]
-		data, err := envelope.Marshal(r.Outcome(o))
+		data, err := r.Outcome(o).Append(nil)
 		if err != nil {
 			return fmt.Errorf("outcome %s/%s/%d: %w", h.ID, o.Scope, o.N, err)
 		}
@@ -67,7 +68,7 @@ func (rs *Records) Publish(ctx context.Context, h *Handle) error {
 
 // Alert publishes an alert; id names its cause.
 func (rs *Records) Alert(ctx context.Context, a deadletter.Alert, id string) error {
-	data, err := envelope.Marshal(a)
+	data, err := strictjson.Marshal(a)
 	if err != nil {
 		return fmt.Errorf("alert %s: %w", id, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -184,7 +185,7 @@ func (rs *Records) header(r *run.Run) Header {
 
 // Letter is the image of the record's letter as it is published: the bytes of its message.
 func (rs *Records) Letter(r *run.Run) ([]byte, error) {
-	data, err := envelope.Marshal(r.BuildLetter())
+	data, err := strictjson.Marshal(r.BuildLetter())
 	if err != nil {
 		return nil, fmt.Errorf("letter %s: %w", r.Letter.ID, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -139,7 +140,7 @@ func Redactions(values []string) [][]byte {
 	var out [][]byte
 	for _, v := range values {
 		out = append(out, []byte(v))
-		if quoted, err := envelope.Marshal(v); err == nil && string(quoted) != `"`+v+`"` {
+		if quoted, err := strictjson.Marshal(v); err == nil && string(quoted) != `"`+v+`"` {
 			out = append(out, quoted[1:len(quoted)-1])
 		}
 	}

@@ -1,10 +1,10 @@
 package budget
 
-import "github.com/agentrun/executor/pkg/envelope"
+import "github.com/agentrun/executor/internal/strictjson"
 
 // Append writes the limits as encoding/json does.
 func (l *Limits) Append(buf []byte) ([]byte, error) {
-	o := envelope.NewObject(buf)
+	o := strictjson.NewObject(buf)
 	o.Int("max_turns", l.MaxTurns)
 	o.Int("max_tool_calls", l.MaxToolCalls)
 	o.Int("max_attempts_per_step", l.MaxAttemptsPerStep)
@@ -17,7 +17,7 @@ func (l *Limits) Append(buf []byte) ([]byte, error) {
 
 // Append writes what is spent as encoding/json does.
 func (s *Spent) Append(buf []byte) ([]byte, error) {
-	o := envelope.NewObject(buf)
+	o := strictjson.NewObject(buf)
 	o.IntIf("turns", s.Turns)
 	o.IntIf("tool_calls", s.ToolCalls)
 	o.IntIf("input_tokens", s.InputTokens)

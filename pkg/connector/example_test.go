@@ -14,7 +14,7 @@ import (
 // A tool is a function from JSON to JSON. An executor calls it; here it is called by hand.
 func ExampleFunc() {
 	tool, err := connector.Func("upper", envelope.Read, func(_ context.Context, c *connector.Call) (json.RawMessage, error) {
-		return envelope.Marshal(map[string]string{"ref": c.OperationRef})
+		return json.Marshal(map[string]string{"ref": c.OperationRef})
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -58,7 +58,7 @@ func ExampleWithLookup() {
 	}
 	lookup := func(_ context.Context, c *connector.Call) (json.RawMessage, error) {
 		_, found := refunds.Load(c.OperationRef)
-		return envelope.Marshal(map[string]any{"found": found, "refund": c.OperationRef})
+		return json.Marshal(map[string]any{"found": found, "refund": c.OperationRef})
 	}
 	tool, err := connector.Func("refund", envelope.Write, refund, connector.WithLookup(lookup, connector.VerifySpec{
 		Committed: "body.found", NotCommitted: "!body.found", EvidenceRef: "body.refund", HasWindow: true,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -73,7 +74,7 @@ func untyped[In, Out any](fn func(context.Context, *Call, In) (Out, error)) GoFu
 		if err != nil {
 			return nil, err
 		}
-		return envelope.Marshal(out)
+		return strictjson.Marshal(out)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -105,7 +106,7 @@ type Open struct {
 	ReasonCode   string               `json:"reason_code"`
 	CommitState  envelope.CommitState `json:"commit_state"`
 	SafeDetails  envelope.Details     `json:"safe_details,omitempty"`
-	ArgsDigest   string               `json:"args_digest,omitempty"` // envelope.ArgsDigest; for an approval, and for omitted args
+	ArgsDigest   string               `json:"args_digest,omitempty"` // strictjson.ArgsDigest; for an approval, and for omitted args
 	Args         json.RawMessage      `json:"args,omitempty"`        // resolved; for an approval
 	ArgsOmitted  bool                 `json:"args_omitted,omitempty"`
 }
@@ -162,7 +163,7 @@ func (l *Letter) SetRaw(payload []byte) {
 }
 
 // Trim brings a letter to its limits: of the attempts the last MaxAttempts stay; the request and the args of the open
-// steps are kept while they fit MaxArgsBytes together and the letter fits most bytes, at most MaxBytes (as envelope.Marshal writes it), the
+// steps are kept while they fit MaxArgsBytes together and the letter fits most bytes, at most MaxBytes (as strictjson.Marshal writes it), the
 // request first, then in the order of Open; one that does not fit is replaced by its digest. Lists that are nil become
 // empty. Open is copied before it is changed. Where most is so small that the attempts alone do not fit, older ones go too.
 func (l *Letter) Trim(most int) {
@@ -175,14 +176,14 @@ func (l *Letter) Trim(most int) {
 	}
 	left := min(MaxArgsBytes, most-rest)
 	if len(l.Request) > left {
-		l.ArgsDigest, l.ArgsOmitted, l.Request = envelope.ArgsDigest(l.Tool, l.Request), true, nil
+		l.ArgsDigest, l.ArgsOmitted, l.Request = strictjson.ArgsDigest(l.Tool, l.Request), true, nil
 	}
 	left -= len(l.Request)
 	for i := range l.Open {
 		o := &l.Open[i]
 		if len(o.Args) > left {
 			if o.ArgsDigest == "" {
-				o.ArgsDigest = envelope.ArgsDigest(o.Tool, o.Args)
+				o.ArgsDigest = strictjson.ArgsDigest(o.Tool, o.Args)
 			}
 			o.Args, o.ArgsOmitted = nil, true
 		}
@@ -220,7 +221,7 @@ func (l *Letter) sizeWithoutArgs() int {
 		rest.Open[i].Args = nil
 		size += digest + len(`"args":,`)
 	}
-	data, err := envelope.Marshal(&rest)
+	data, err := strictjson.Marshal(&rest)
 	if err != nil {
 		panic("deadletter: " + err.Error()) // what is left holds no raw JSON and always encodes
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -40,7 +41,7 @@ func sample() Letter {
 func TestLetterJSON(t *testing.T) {
 	l := sample()
 	l.Trim(MaxBytes)
-	got, err := envelope.Marshal(l)
+	got, err := strictjson.Marshal(l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +64,7 @@ func TestLetterJSON(t *testing.T) {
 	if err := json.Unmarshal(got, &back); err != nil {
 		t.Fatal(err)
 	}
-	if again, _ := envelope.Marshal(back); !bytes.Equal(again, got) {
+	if again, _ := strictjson.Marshal(back); !bytes.Equal(again, got) {
 		t.Errorf("read back as %s", again)
 	}
 }
@@ -155,7 +156,7 @@ func TestTrimArgs(t *testing.T) {
 			if l.Request == nil {
 				got = "o"
 			}
-			if l.ArgsOmitted != (l.Request == nil) || (l.ArgsOmitted && l.ArgsDigest != envelope.ArgsDigest("t", text(tt.request))) {
+			if l.ArgsOmitted != (l.Request == nil) || (l.ArgsOmitted && l.ArgsDigest != strictjson.ArgsDigest("t", text(tt.request))) {
 				t.Errorf("request: omitted %v, digest %q", l.ArgsOmitted, l.ArgsDigest)
 			}
 			for i, o := range l.Open {
@@ -165,7 +166,7 @@ func TestTrimArgs(t *testing.T) {
 					got += "k"
 				}
 				sum += len(o.Args)
-				if o.ArgsOmitted != (o.Args == nil) || (o.ArgsOmitted && o.ArgsDigest != envelope.ArgsDigest("u", text(tt.args[i]))) {
+				if o.ArgsOmitted != (o.Args == nil) || (o.ArgsOmitted && o.ArgsDigest != strictjson.ArgsDigest("u", text(tt.args[i]))) {
 					t.Errorf("open %d: omitted %v, digest %q", i, o.ArgsOmitted, o.ArgsDigest)
 				}
 				if before[i].Args == nil {
@@ -191,7 +192,7 @@ func TestTrimFitsOneMessage(t *testing.T) {
 		l.Request = text(MaxArgsBytes / 2)
 		l.Open[0].Args = json.RawMessage(strings.ReplaceAll(string(text(MaxArgsBytes/2)), "a", "<"))
 		l.Trim(MaxBytes)
-		data, err := envelope.Marshal(l)
+		data, err := strictjson.Marshal(l)
 		if err != nil {
 			t.Fatal(err)
 		}

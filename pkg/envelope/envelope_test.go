@@ -3,6 +3,8 @@ package envelope
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/agentrun/executor/internal/strictjson"
 )
 
 // What a record or a journal keeps of a call must be published the same after it was read back.
@@ -17,7 +19,7 @@ func TestEnvelopeReadsBackTheSame(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &e); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := Marshal(e); err != nil || string(got) != text {
+		if got, err := strictjson.Marshal(e); err != nil || string(got) != text {
 			t.Errorf("\n got %s, %v\nwant %s", got, err, text)
 		}
 	}
@@ -45,7 +47,7 @@ func TestReplyJSON(t *testing.T) {
 		`{"no_reply":true}`: {NoReply: true},
 		`{"ok":true,"result":null,"evidence_ref":"cr_3"}`: {OK: true, Result: json.RawMessage("null"), EvidenceRef: "cr_3"},
 	} {
-		got, err := Marshal(r)
+		got, err := strictjson.Marshal(r)
 		if err != nil || string(got) != text {
 			t.Errorf("got %s, %v, want %s", got, err, text)
 		}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"time"
+
+	"github.com/agentrun/executor/internal/strictjson"
 )
 
 // Time is a moment in whole milliseconds since the Unix epoch, UTC. On the wire it is RFC 3339 with milliseconds
@@ -38,13 +40,7 @@ func (t Time) String() string { return t.Time().Format(timeLayout) }
 
 // MarshalJSON writes the RFC 3339 form; an unset time is null.
 func (t Time) MarshalJSON() ([]byte, error) {
-	if t == 0 {
-		return []byte("null"), nil
-	}
-	b := make([]byte, 0, len(timeLayout)+2)
-	b = append(b, '"')
-	b = t.Time().AppendFormat(b, timeLayout)
-	return append(b, '"'), nil
+	return strictjson.AppendTime(make([]byte, 0, len(timeLayout)+2), int64(t)), nil
 }
 
 // UnmarshalJSON reads any RFC 3339 time, or null.

@@ -19,7 +19,7 @@ import (
 // A program with a tool of its own is the whole command: serve, check, doctor and the others.
 func ExampleMain() {
 	refund, err := connector.Func("refund", envelope.Write, func(ctx context.Context, c *connector.Call) (json.RawMessage, error) {
-		return envelope.Marshal(map[string]string{"refund": c.OperationRef})
+		return json.Marshal(map[string]string{"refund": c.OperationRef})
 	})
 	if err != nil {
 		log.Fatal(err)

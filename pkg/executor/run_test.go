@@ -101,7 +101,7 @@ func job(name, tool, args string) *run.Job {
 func TestTwoExecutorsInOneProcess(t *testing.T) {
 	dir := t.TempDir()
 	which := func(id string) *connector.Tool {
-		return tool(t, "which", func(context.Context, *connector.Call) (json.RawMessage, error) { return envelope.Marshal(id) })
+		return tool(t, "which", func(context.Context, *connector.Call) (json.RawMessage, error) { return json.Marshal(id) })
 	}
 	a := begin(t, executor.Run, executor.Options{
 		NATS: "nats://127.0.0.1:0", EmbeddedNATS: true, ID: "a", Data: filepath.Join(dir, "a"), Queues: []string{"qa"},

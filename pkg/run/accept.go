@@ -7,6 +7,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -153,10 +154,10 @@ func clip(s string) string {
 // salvage reads the owner of a job that is readable JSON but no valid job.
 func salvage(data []byte) *Job {
 	j := new(Job)
-	if envelope.CheckJSON(data, envelope.Bounds{MaxBytes: MaxJobBytes}) != nil {
+	if strictjson.CheckJSON(data, strictjson.Bounds{MaxBytes: MaxJobBytes}) != nil {
 		return j
 	}
-	envelope.Members(data, func(key string, v json.RawMessage) bool {
+	strictjson.Members(data, func(key string, v json.RawMessage) bool {
 		var s string
 		if key == "owner" && json.Unmarshal(v, &s) == nil && ValidID(s) {
 			j.Owner = s
@@ -452,6 +453,6 @@ func digest(tool string, args json.RawMessage) string {
 	h := sha256.New()
 	h.Write([]byte(tool))
 	h.Write([]byte{'\n'})
-	h.Write(envelope.Canonical(args))
+	h.Write(strictjson.Canonical(args))
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:18])
 }

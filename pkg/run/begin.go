@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -50,7 +51,7 @@ func (r *Run) Begin(name string, tools Tools, st Start, now Time) *Dispatch {
 	s.Unchecked = false
 	resend := s.State == InDoubt
 	tool, args, fail := r.prepare(i, tools)
-	if (resend || s.Unsettled) && (fail != nil || envelope.ArgsDigest(s.Tool, args) != s.SentArgs || !r.mayResend(s, tool, now)) {
+	if (resend || s.Unsettled) && (fail != nil || strictjson.ArgsDigest(s.Tool, args) != s.SentArgs || !r.mayResend(s, tool, now)) {
 		// no-blind-repeat: the same key and bytes cannot be sent again, and what was sent is still unknown.
 		last := envelope.Code("")
 		if resend {
@@ -77,7 +78,7 @@ func (r *Run) Begin(name string, tools Tools, st Start, now Time) *Dispatch {
 	s.Unsettled = s.Unsettled || resend
 	s.Dispatch, s.NotBefore, s.Postponed, s.Doubt, s.Fail, s.Asked = st.Dispatch, 0, false, nil, nil, nil
 	s.Key = r.key(s, tool)
-	s.SentArgs = envelope.ArgsDigest(s.Tool, args)
+	s.SentArgs = strictjson.ArgsDigest(s.Tool, args)
 	if s.FirstSent == 0 {
 		s.FirstSent = now
 	}
@@ -146,11 +147,11 @@ func (r *Run) prepare(i int, tools Tools) (*Tool, json.RawMessage, *Fail) {
 	}
 	args, bad, err := r.resolve(i)
 	switch {
-	case errors.Is(err, envelope.ErrArgsTooLarge):
+	case errors.Is(err, strictjson.ErrArgsTooLarge):
 		return nil, nil, failure(envelope.CodeInvalidArgument, nil)
 	case err != nil:
 		return nil, nil, failure(envelope.CodeReferenceUnresolved, envelope.Details{"field": clip(bad)})
-	case len(args) == 0 || args[0] != '{' || len(args) > MaxArgsBytes || envelope.Depth(args) > MaxArgsDepth:
+	case len(args) == 0 || args[0] != '{' || len(args) > MaxArgsBytes || strictjson.Depth(args) > MaxArgsDepth:
 		return nil, nil, failure(envelope.CodeInvalidArgument, nil)
 	}
 	if tool.CheckArgs != nil {
@@ -161,8 +162,8 @@ func (r *Run) prepare(i int, tools Tools) (*Tool, json.RawMessage, *Fail) {
 	if tool.Allowed != nil && !tool.Allowed(r.Tenant, r.Actor) {
 		return nil, nil, failure(envelope.CodeNotAuthorized, nil)
 	}
-	if tool.RequiresApproval && s.Approved != envelope.ArgsDigest(s.Tool, args) {
-		s.Asked, s.AskedSum, s.Approved = args, envelope.ArgsDigest(s.Tool, args), ""
+	if tool.RequiresApproval && s.Approved != strictjson.ArgsDigest(s.Tool, args) {
+		s.Asked, s.AskedSum, s.Approved = args, strictjson.ArgsDigest(s.Tool, args), ""
 		if !r.fits(len(args)) {
 			s.Asked = nil // the digest says what is approved
 		}

@@ -3,7 +3,6 @@ package run_test
 import (
 	"testing"
 
-	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -30,7 +29,7 @@ func BenchmarkSingleStep(b *testing.B) {
 			b.Fatal(err)
 		}
 		for i := range r.Owed {
-			if _, err := envelope.Marshal(r.Outcome(&r.Owed[i])); err != nil {
+			if _, err := r.Outcome(&r.Owed[i]).Append(nil); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -60,7 +61,7 @@ func tools() registry {
 
 // noBad refuses args that have a member "bad".
 func noBad(args json.RawMessage) (string, bool) {
-	if _, found := envelope.Pointer(args, "/bad"); found {
+	if _, found := strictjson.Pointer(args, "/bad"); found {
 		return "/bad", false
 	}
 	return "", true

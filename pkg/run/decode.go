@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -75,7 +76,7 @@ func decodeForeign(data []byte) (*Run, error) {
 	if err := json.Unmarshal(data, r); err != nil {
 		return nil, fmt.Errorf("run record: %w", err)
 	}
-	found, err := envelope.KeepForeign(r, data)
+	found, err := strictjson.KeepForeign(r, data)
 	if err != nil {
 		return nil, fmt.Errorf("run record %s/%s is %w: %w", r.Tenant, r.RunID, ErrNewer, err)
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/internal/strictjson"
 )
 
 // Objects that hold what a user or a tool says, and objects that are closed.
@@ -80,7 +80,7 @@ func TestMembersOfANewerBuildStay(t *testing.T) {
 	if places < 25 {
 		t.Errorf("only %d objects were tried", places)
 	}
-	data, err := envelope.Marshal(record)
+	data, err := strictjson.Marshal(record)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestClosedObjects(t *testing.T) {
 				o["later"] = 1
 			}
 		})
-		data, err := envelope.Marshal(record)
+		data, err := strictjson.Marshal(record)
 		if err != nil {
 			t.Fatal(err)
 		}

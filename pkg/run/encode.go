@@ -3,7 +3,7 @@ package run
 import (
 	"reflect"
 
-	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/internal/strictjson"
 )
 
 // The record is written twice for every step, so its frequent parts are written by hand, in the form of encoding/json. A
@@ -21,19 +21,19 @@ func (r *Run) bytes() ([]byte, error) {
 	if err != nil || !r.foreign {
 		return data, err
 	}
-	return envelope.AppendForeign(make([]byte, 0, max(r.size, len(data))+64), r, data), nil
+	return strictjson.AppendForeign(make([]byte, 0, max(r.size, len(data))+64), r, data), nil
 }
 
 // ownBytes writes what this build knows of the record.
 func (r *Run) ownBytes() ([]byte, error) {
 	if !byHand {
-		return envelope.Marshal(r)
+		return strictjson.Marshal(r)
 	}
 	return r.appendJSON(make([]byte, 0, max(r.size, 1536)+512))
 }
 
 func (r *Run) appendJSON(buf []byte) ([]byte, error) {
-	o := envelope.NewObject(buf)
+	o := strictjson.NewObject(buf)
 	o.Text("schema", r.Schema)
 	o.Text("tenant", r.Tenant)
 	o.Text("run_id", r.RunID)
@@ -47,9 +47,9 @@ func (r *Run) appendJSON(buf []byte) ([]byte, error) {
 	o.IntIf("first", int64(r.First))
 	o.Int("episode", int64(r.Episode))
 	o.BoolIf("more", r.More)
-	o.Time("created_at", r.CreatedAt)
-	o.Time("updated_at", r.UpdatedAt)
-	o.Time("deadline", r.Deadline)
+	o.Time("created_at", int64(r.CreatedAt))
+	o.Time("updated_at", int64(r.UpdatedAt))
+	o.Time("deadline", int64(r.Deadline))
 	o.Value("budget", r.Budget.Append)
 	o.Value("spent", r.Spent.Append)
 	list(o, "jobs", r.Jobs, func(j *JobRef, buf []byte) ([]byte, error) { return j.append(buf) })
@@ -57,7 +57,7 @@ func (r *Run) appendJSON(buf []byte) ([]byte, error) {
 		o.Any("steps", r.Steps)
 	} else {
 		o.Value("steps", func(buf []byte) ([]byte, error) {
-			return envelope.AppendList(buf, len(r.Steps), func(buf []byte, i int) ([]byte, error) { return r.Steps[i].append(buf) })
+			return strictjson.AppendList(buf, len(r.Steps), func(buf []byte, i int) ([]byte, error) { return r.Steps[i].append(buf) })
 		})
 	}
 	if r.Lease != nil {
@@ -69,7 +69,7 @@ func (r *Run) appendJSON(buf []byte) ([]byte, error) {
 }
 
 // appendEnd writes what a run that goes on mostly has not.
-func (r *Run) appendEnd(o *envelope.Object) {
+func (r *Run) appendEnd(o *strictjson.Object) {
 	if r.Decided != nil {
 		o.Any("decided", r.Decided)
 	}
@@ -78,10 +78,10 @@ func (r *Run) appendEnd(o *envelope.Object) {
 	}
 	if e := r.End; e != nil && e.Row == nil && e.Details == nil {
 		o.Value("end", func(buf []byte) ([]byte, error) {
-			o := envelope.NewObject(buf)
+			o := strictjson.NewObject(buf)
 			o.Text("outcome", string(e.Outcome))
 			o.TextIf("step", e.Step)
-			o.Time("at", e.At)
+			o.Time("at", int64(e.At))
 			return o.End()
 		})
 	} else if e != nil {
@@ -99,7 +99,7 @@ func (r *Run) appendEnd(o *envelope.Object) {
 	}
 }
 
-func (r *Run) appendOwed(o *envelope.Object) {
+func (r *Run) appendOwed(o *strictjson.Object) {
 	o.IntIf("step_n", int64(r.StepN))
 	if r.StepPub != (Published{}) {
 		o.Value("step_published", r.StepPub.append)
@@ -125,17 +125,17 @@ func (r *Run) appendOwed(o *envelope.Object) {
 }
 
 // list writes a list that is not empty.
-func list[T any](o *envelope.Object, key string, values []T, fn func(*T, []byte) ([]byte, error)) {
+func list[T any](o *strictjson.Object, key string, values []T, fn func(*T, []byte) ([]byte, error)) {
 	if len(values) == 0 {
 		return
 	}
 	o.Value(key, func(buf []byte) ([]byte, error) {
-		return envelope.AppendList(buf, len(values), func(buf []byte, i int) ([]byte, error) { return fn(&values[i], buf) })
+		return strictjson.AppendList(buf, len(values), func(buf []byte, i int) ([]byte, error) { return fn(&values[i], buf) })
 	})
 }
 
 func (l *Lease) append(buf []byte) ([]byte, error) {
-	o := envelope.NewObject(buf)
+	o := strictjson.NewObject(buf)
 	o.Text("holder", l.Holder)
 	o.Text("id", l.ID)
 	o.Int("renewal", int64(l.Renewal))
@@ -145,22 +145,22 @@ func (l *Lease) append(buf []byte) ([]byte, error) {
 }
 
 func (j *JobRef) append(buf []byte) ([]byte, error) {
-	o := envelope.NewObject(buf)
+	o := strictjson.NewObject(buf)
 	o.Int("seq", int64(j.Seq))
-	o.Time("at", j.At)
+	o.Time("at", int64(j.At))
 	o.BoolIf("closer", j.Closer)
 	return o.End()
 }
 
 func (p *Published) append(buf []byte) ([]byte, error) {
-	o := envelope.NewObject(buf)
+	o := strictjson.NewObject(buf)
 	o.Int("n", int64(p.N))
 	o.Int("seq", int64(p.Seq))
 	return o.End()
 }
 
 func (s *Step) append(buf []byte) ([]byte, error) {
-	o := envelope.NewObject(buf)
+	o := strictjson.NewObject(buf)
 	o.Text("step", s.Name)
 	o.Text("tool", s.Tool)
 	o.TextIf("effect", string(s.Effect))
@@ -182,12 +182,12 @@ func (s *Step) append(buf []byte) ([]byte, error) {
 	o.TextIf("dispatch", string(s.Dispatch))
 	o.TextIf("key", s.Key)
 	o.TextIf("sent", s.SentArgs)
-	o.TimeIf("first_sent", s.FirstSent)
+	o.TimeIf("first_sent", int64(s.FirstSent))
 	o.TextIf("doubted", string(s.Doubted))
 	o.BoolIf("unsettled", s.Unsettled)
 	o.BoolIf("disputed", s.Disputed)
-	o.TimeIf("not_before", s.NotBefore)
-	o.TimeIf("wait_from", s.WaitFrom)
+	o.TimeIf("not_before", int64(s.NotBefore))
+	o.TimeIf("wait_from", int64(s.WaitFrom))
 	o.BoolIf("postponed", s.Postponed)
 	if s.Doubt != nil {
 		o.Any("doubt", s.Doubt)
@@ -205,13 +205,13 @@ func (s *Step) append(buf []byte) ([]byte, error) {
 	}
 	o.IntIf("outcome_seq", int64(s.OutcomeSeq))
 	o.TextIf("proof", s.Proof)
-	o.TimeIf("proven_at", s.ProvenAt)
+	o.TimeIf("proven_at", int64(s.ProvenAt))
 	o.TextIf("evidence_ref", s.EvidRef)
 	return o.End()
 }
 
 func (w *Owed) append(buf []byte) ([]byte, error) {
-	o := envelope.NewObject(buf)
+	o := strictjson.NewObject(buf)
 	o.Int("n", int64(w.N))
 	o.Text("scope", string(w.Scope))
 	o.Text("outcome", string(w.Outcome))
@@ -226,7 +226,7 @@ func (w *Owed) append(buf []byte) ([]byte, error) {
 	}
 	o.IntIf("attempt", int64(w.Attempt))
 	o.IntIf("left", int64(w.Left))
-	o.TimeIf("not_before", w.NotBefore)
+	o.TimeIf("not_before", int64(w.NotBefore))
 	o.IntIf("wait_ms", w.WaitMS)
 	o.IntIf("effects", int64(w.Effects))
 	if len(w.Remaining) > 0 {
@@ -234,21 +234,21 @@ func (w *Owed) append(buf []byte) ([]byte, error) {
 	}
 	o.Value("spent", w.Spent.Append)
 	o.Int("elapsed_ms", w.ElapsedMS)
-	o.Time("at", w.At)
+	o.Time("at", int64(w.At))
 	return o.End()
 }
 
 func (e *Effect) append(buf []byte) ([]byte, error) {
-	o := envelope.NewObject(buf)
+	o := strictjson.NewObject(buf)
 	o.Text("step", e.Step)
-	o.Time("at", e.At)
+	o.Time("at", int64(e.At))
 	o.TextIf("evidence_ref", e.EvidenceRef)
 	return o.End()
 }
 
 func (e *Event) append(buf []byte) ([]byte, error) {
-	o := envelope.NewObject(buf)
-	o.Time("at", e.At)
+	o := strictjson.NewObject(buf)
+	o.Time("at", int64(e.At))
 	o.Text("kind", e.Kind)
 	o.TextIf("by", e.By)
 	o.TextIf("step", e.Step)
@@ -256,10 +256,10 @@ func (e *Event) append(buf []byte) ([]byte, error) {
 	o.TextIf("code", string(e.Code))
 	o.TextIf("commit_state", string(e.CommitState))
 	o.TextIf("reason", e.Reason)
-	o.TimeIf("started_at", e.Started)
+	o.TimeIf("started_at", int64(e.Started))
 	o.TextIf("dispatch", string(e.Dispatch))
-	o.TimeIf("sent_at", e.SentAt)
-	o.TimeIf("answered_at", e.AnsweredAt)
+	o.TimeIf("sent_at", int64(e.SentAt))
+	o.TimeIf("answered_at", int64(e.AnsweredAt))
 	o.IntIf("http_status", int64(e.HTTPStatus))
 	o.IntIf("mcp_code", int64(e.MCPCode))
 	o.TextIf("owner", e.Owner)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -59,7 +60,7 @@ func fill(v reflect.Value, n *int) {
 func TestWrittenByHand(t *testing.T) {
 	same := func(what string, r *Run) {
 		t.Helper()
-		want, err := envelope.Marshal(r)
+		want, err := strictjson.Marshal(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +116,7 @@ func TestOutcomeWrittenByHand(t *testing.T) {
 	full := new(envelope.Outcome)
 	fill(reflect.ValueOf(full).Elem(), &n)
 	for _, o := range []*envelope.Outcome{full, {}, {Envelope: &envelope.Envelope{}, Spent: &envelope.Spent{ElapsedSeconds: 1e-9}, CompletedEffects: []envelope.CompletedEffect{}}} {
-		want, err := envelope.Marshal((*plain)(o))
+		want, err := strictjson.Marshal((*plain)(o))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +129,7 @@ func TestOutcomeWrittenByHand(t *testing.T) {
 	for i := range of.NumField() {
 		o := new(envelope.Outcome)
 		reflect.ValueOf(o).Elem().Field(i).Set(of.Field(i))
-		want, _ := envelope.Marshal((*plain)(o))
+		want, _ := strictjson.Marshal((*plain)(o))
 		if got, err := o.Append(nil); err != nil || string(got) != string(want) {
 			t.Errorf("%s (%v)\n%s\nwant\n%s", of.Type().Field(i).Name, err, got, want)
 		}

@@ -10,8 +10,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/budget"
-	"github.com/agentrun/executor/pkg/envelope"
 )
 
 // JobSchema is the schema name of a job.
@@ -109,12 +109,12 @@ func ParseJob(data []byte, id ID) (*Job, error) {
 	if len(data) > MaxJobBytes {
 		return nil, jobError("", "larger than %d bytes", MaxJobBytes)
 	}
-	if err := envelope.CheckJSON(data, envelope.Bounds{MaxBytes: MaxJobBytes, MaxDepth: maxJobDepth}); err != nil {
+	if err := strictjson.CheckJSON(data, strictjson.Bounds{MaxBytes: MaxJobBytes, MaxDepth: maxJobDepth}); err != nil {
 		return nil, jobError("", "%s", err)
 	}
 	j := new(Job)
 	var bad *JobError
-	if !envelope.Members(data, func(key string, v json.RawMessage) bool {
+	if !strictjson.Members(data, func(key string, v json.RawMessage) bool {
 		bad = j.field(key, v)
 		return bad == nil
 	}) && bad == nil {
@@ -241,7 +241,7 @@ func (j *Job) usage(v json.RawMessage) *JobError {
 // that neither knows are ignored, whatever they are.
 func numbers(field string, v json.RawMessage, at func(key string) **int64, other func(key string, n int64)) *JobError {
 	var bad *JobError
-	ok := envelope.Members(v, func(key string, v json.RawMessage) bool {
+	ok := strictjson.Members(v, func(key string, v json.RawMessage) bool {
 		place := at(key)
 		if place == nil && key != "max_elapsed_seconds" || string(v) == "null" {
 			return true
@@ -278,7 +278,7 @@ func wholeNumber(v json.RawMessage) (int64, bool) {
 
 func (j *Job) steps(v json.RawMessage) *JobError {
 	var raw []json.RawMessage
-	if string(v) != "null" && !envelope.Elements(v, func(element json.RawMessage) { raw = append(raw, element) }) {
+	if string(v) != "null" && !strictjson.Elements(v, func(element json.RawMessage) { raw = append(raw, element) }) {
 		return jobError("/steps", "is not a list")
 	}
 	if len(raw) > MaxJobSteps {
@@ -288,7 +288,7 @@ func (j *Job) steps(v json.RawMessage) *JobError {
 	for i := range raw {
 		s := &j.Steps[i]
 		var bad *JobError
-		ok := envelope.Members(raw[i], func(key string, v json.RawMessage) bool {
+		ok := strictjson.Members(raw[i], func(key string, v json.RawMessage) bool {
 			switch key {
 			case "step":
 				bad = text(v, &s.Step, "/step")
@@ -299,7 +299,7 @@ func (j *Job) steps(v json.RawMessage) *JobError {
 					bad = jobError("/optional", wrongType)
 				}
 			case "args":
-				s.Args = envelope.Compact(v)
+				s.Args = strictjson.Compact(v)
 			}
 			if bad != nil {
 				bad.Field = "/steps/" + itoa(i) + bad.Field
@@ -351,7 +351,7 @@ func (j *Job) check(id ID) *JobError {
 			return jobError(at("tool"), "is not a tool name")
 		case s.Args[0] != '{':
 			return jobError(at("args"), "is not an object")
-		case envelope.Depth(s.Args) > MaxArgsDepth:
+		case strictjson.Depth(s.Args) > MaxArgsDepth:
 			return jobError(at("args"), "is nested deeper than %d", MaxArgsDepth)
 		}
 		seen[s.Step] = true
@@ -372,11 +372,11 @@ const DefaultPriority = 5
 // PriorityOf is the priority that a job in the queue asks for, from 0 to 9; of one that cannot be read it is the default.
 func PriorityOf(job []byte) int {
 	if len(job) > MaxJobBytes || !bytes.Contains(job, []byte(`"priority"`)) ||
-		envelope.CheckJSON(job, envelope.Bounds{MaxBytes: MaxJobBytes, MaxDepth: maxJobDepth}) != nil {
+		strictjson.CheckJSON(job, strictjson.Bounds{MaxBytes: MaxJobBytes, MaxDepth: maxJobDepth}) != nil {
 		return DefaultPriority
 	}
 	var j Job
-	envelope.Members(job, func(key string, v json.RawMessage) bool {
+	strictjson.Members(job, func(key string, v json.RawMessage) bool {
 		return key != "priority" || j.field(key, v) == nil
 	})
 	if j.Priority == nil || *j.Priority < 0 || *j.Priority > 9 {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -67,12 +68,12 @@ func (r *Run) misfit(i int, tool *Tool) *Fail {
 	if tool == nil {
 		return failure(envelope.CodeUnknownTool, nil)
 	}
-	if s.mayRefer() && len(envelope.References(s.Args)) > 0 {
-		_, bad, err := envelope.SubstituteWithin(s.Args, MaxArgsBytes, func(ref string) (json.RawMessage, bool) {
-			name, _, ok := envelope.ParseReference(ref)
+	if s.mayRefer() && len(strictjson.References(s.Args)) > 0 {
+		_, bad, err := strictjson.Substitute(s.Args, MaxArgsBytes, func(ref string) (json.RawMessage, bool) {
+			name, _, ok := strictjson.ParseReference(ref)
 			return json.RawMessage("0"), ok && r.before(name, i) != nil
 		})
-		if errors.Is(err, envelope.ErrUnresolved) {
+		if errors.Is(err, strictjson.ErrUnresolved) {
 			return failure(envelope.CodeReferenceUnresolved, envelope.Details{"field": clip(bad)})
 		}
 		return nil

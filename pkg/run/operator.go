@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -312,12 +313,12 @@ func (r *Run) checkNeeded(s *Step, res Resolution) *Refusal {
 		if later.Optional || later.Waived || later.State == Done || !later.mayRefer() {
 			continue
 		}
-		for _, ref := range envelope.References(later.Args) {
-			name, ptr, ok := envelope.ParseReference(ref)
+		for _, ref := range strictjson.References(later.Args) {
+			name, ptr, ok := strictjson.ParseReference(ref)
 			if !ok || name != s.Name {
 				continue
 			}
-			if _, there := envelope.Pointer(res.Result, ptr); res.Result == nil || !there {
+			if _, there := strictjson.Pointer(res.Result, ptr); res.Result == nil || !there {
 				needs = append(needs, fmt.Sprintf("step %s needs %q of it", later.Name, ptr))
 			}
 		}

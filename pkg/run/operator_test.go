@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -370,7 +371,7 @@ func TestApprove(t *testing.T) {
 	d.ended(envelope.NeedsHuman, envelope.CodeMissingApproval, "a")
 	l := d.r.BuildLetter()
 	if !slices.Equal(actions(d), []string{"replay", "approve", "discard"}) || len(l.Open) != 1 || len(l.Open[0].ArgsDigest) != 64 ||
-		string(l.Open[0].Args) != `{"x":7}` || l.Open[0].ArgsDigest != envelope.ArgsDigest("asks", json.RawMessage(`{"x":7}`)) {
+		string(l.Open[0].Args) != `{"x":7}` || l.Open[0].ArgsDigest != strictjson.ArgsDigest("asks", json.RawMessage(`{"x":7}`)) {
 		t.Errorf("%v %+v", actions(d), l.Open)
 	}
 	_, err := d.resolve(d.by("alice"), wasDone)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -30,7 +31,7 @@ type Owed struct {
 	Message   string           `json:"-"`
 	At        Time             `json:"at"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // owe adds an outcome of a step to what the record owes.

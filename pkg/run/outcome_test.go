@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -14,7 +15,7 @@ import (
 // members are the keys of a message as it is sent.
 func members(t *testing.T, o *envelope.Outcome) map[string]json.RawMessage {
 	t.Helper()
-	data, err := envelope.Marshal(o)
+	data, err := strictjson.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}

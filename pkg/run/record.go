@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -94,7 +95,7 @@ type Run struct {
 	Forgotten int      `json:"history_dropped,omitempty"`
 
 	// Foreign members, here and in every object below, are those of a newer build. They stay with their object.
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 
 	foreign bool                       // there are any
 	fetched map[string]json.RawMessage // results read back from AGENTRUN_RESULTS by the driver, by step
@@ -111,7 +112,7 @@ type JobRef struct {
 	// Closer: a job that closed the open run and said nothing else. Another such job is then a repeat of it.
 	Closer bool `json:"closer,omitempty"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Step is one step of the run.
@@ -166,7 +167,7 @@ type Step struct {
 	ProvenAt   Time                `json:"proven_at,omitempty"`
 	EvidRef    string              `json:"evidence_ref,omitempty"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Doubt is kept while a write is unknown.
@@ -188,7 +189,7 @@ type Doubt struct {
 	Resend    bool         `json:"resend,omitempty"` // idempotent_for: the same key and bytes are sent again
 	Row       envelope.Row `json:"row"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Fail is how a step's last proposal failed.
@@ -196,7 +197,7 @@ type Fail struct {
 	Row     envelope.Row     `json:"row"`
 	Details envelope.Details `json:"details,omitempty"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Lease says who works on the run. It exists exactly while a step is executing (one-lease).
@@ -207,7 +208,7 @@ type Lease struct {
 	Seconds float64 `json:"seconds"`
 	Worker  string  `json:"worker,omitempty"` // the holder's name, for people
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Decision is an end that is decided while something is still in flight: nothing new is dispatched from then on.
@@ -217,7 +218,7 @@ type Decision struct {
 	Step string        `json:"step,omitempty"` // for a budget: the step it kept from starting
 	At   Time          `json:"at"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Why says what decided an end.
@@ -236,7 +237,7 @@ type Note struct {
 	Reason string `json:"reason,omitempty"`
 	At     Time   `json:"at"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // End is the terminal outcome of the current episode.
@@ -247,7 +248,7 @@ type End struct {
 	Step    string           `json:"step,omitempty"`
 	At      Time             `json:"at"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Letter is the record's word on its dead letter; the message in the stream is its image.
@@ -262,7 +263,7 @@ type Letter struct {
 	Assigned Time   `json:"assigned_at,omitempty"`
 	Claim    *Claim `json:"claim,omitempty"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Claim keeps other operators out until it runs out.
@@ -270,7 +271,7 @@ type Claim struct {
 	By    string `json:"by"`
 	Until Time   `json:"until"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Answer is the first answer that a letter was settled with: the same call again gets it.
@@ -282,7 +283,7 @@ type Answer struct {
 	Episode int    `json:"episode,omitempty"`
 	At      Time   `json:"at"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // InvalidJob keeps a job that could not be accepted as its run's first.
@@ -290,7 +291,7 @@ type InvalidJob struct {
 	Raw  []byte `json:"raw"` // at most 64 KiB
 	Size int    `json:"size"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Published is the last message of a result subject that is known to be there.
@@ -298,7 +299,7 @@ type Published struct {
 	N   int    `json:"n"`
 	Seq uint64 `json:"seq"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Effect is one write that is proven committed, in order.
@@ -307,7 +308,7 @@ type Effect struct {
 	At          Time   `json:"at"`
 	EvidenceRef string `json:"evidence_ref,omitempty"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Kept is evidence that came too late to change the record; it is shown to whoever decides.
@@ -320,7 +321,7 @@ type Kept struct {
 	By          string               `json:"by"`
 	At          Time                 `json:"at"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Alarm is an alert that the record owes besides those that follow from its end. N numbers them from 1.
@@ -330,7 +331,7 @@ type Alarm struct {
 	Step   string `json:"step,omitempty"`
 	At     Time   `json:"at"`
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Event is one line of the run's history. Kind dispatch and verify are attempts: At is their end, or their start while
@@ -354,7 +355,7 @@ type Event struct {
 
 	Owner string `json:"owner,omitempty"` // of an assignment: whose the letter is from then on
 
-	Foreign envelope.Foreign `json:"-"`
+	Foreign strictjson.Foreign `json:"-"`
 }
 
 // Kinds of history events.

@@ -3,6 +3,7 @@ package run
 import (
 	"encoding/json"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -36,7 +37,7 @@ func (r *Run) Replay(c Call, w ReplayWith) (*Answer, *Refusal) {
 		if target == nil || target.State == Done || target.State == Ready && target.Attempt > 0 {
 			return nil, refusal(BadRequest, "args: the dead letter has no step to change")
 		}
-		if w.Args[0] != '{' || len(w.Args) > MaxArgsBytes || envelope.Depth(w.Args) > MaxArgsDepth {
+		if w.Args[0] != '{' || len(w.Args) > MaxArgsBytes || strictjson.Depth(w.Args) > MaxArgsDepth {
 			return nil, refusal(BadRequest, "args must be an object of at most %d bytes, nested at most %d deep", MaxArgsBytes, MaxArgsDepth)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -95,7 +96,7 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 	if tool != nil {
 		s.Owner = tool.Owner
 	}
-	s.Effect, s.Dispatch, s.Key, s.SentArgs = envelope.Write, in.Dispatch, in.Key, envelope.ArgsDigest(in.Tool, in.Args)
+	s.Effect, s.Dispatch, s.Key, s.SentArgs = envelope.Write, in.Dispatch, in.Key, strictjson.ArgsDigest(in.Tool, in.Args)
 	s.Attempt = max(s.Attempt+1, in.Attempt)
 	if s.FirstSent == 0 {
 		s.FirstSent = in.At

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -187,7 +188,7 @@ func (w *sim) checkOutcomes() {
 	w.t.Helper()
 	for i := range w.r.Owed {
 		o := w.r.Outcome(&w.r.Owed[i])
-		data, err := envelope.Marshal(o)
+		data, err := strictjson.Marshal(o)
 		if err != nil {
 			w.broken("outcome", "%s", err)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -118,8 +119,8 @@ func (s *Step) sources() []string {
 		return nil
 	}
 	var out []string
-	for _, ref := range envelope.References(s.Args) {
-		if step, _, ok := envelope.ParseReference(ref); ok {
+	for _, ref := range strictjson.References(s.Args) {
+		if step, _, ok := strictjson.ParseReference(ref); ok {
 			out = append(out, step)
 		}
 	}
@@ -187,8 +188,8 @@ func (r *Run) resolve(i int) (args json.RawMessage, bad string, err error) {
 	if !s.mayRefer() {
 		return s.Args, "", nil
 	}
-	return envelope.SubstituteWithin(s.Args, MaxArgsBytes, func(ref string) (json.RawMessage, bool) {
-		name, ptr, ok := envelope.ParseReference(ref)
+	return strictjson.Substitute(s.Args, MaxArgsBytes, func(ref string) (json.RawMessage, bool) {
+		name, ptr, ok := strictjson.ParseReference(ref)
 		if !ok {
 			return nil, false
 		}
@@ -203,6 +204,6 @@ func (r *Run) resolve(i int) (args json.RawMessage, bad string, err error) {
 		if len(result) == 0 {
 			return nil, false
 		}
-		return envelope.Pointer(result, ptr)
+		return strictjson.Pointer(result, ptr)
 	})
 }

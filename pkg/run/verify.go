@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -27,7 +28,7 @@ func (r *Run) Lookups(now Time) []Lookup {
 			continue
 		}
 		args, _, err := r.resolve(i)
-		if err != nil || envelope.ArgsDigest(s.Tool, args) != s.SentArgs {
+		if err != nil || strictjson.ArgsDigest(s.Tool, args) != s.SentArgs {
 			args = nil // a lookup for other args than were sent could prove the wrong thing
 		}
 		out = append(out, Lookup{

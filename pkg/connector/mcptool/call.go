@@ -13,6 +13,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/agentrun/executor/internal/child"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/connector/internal/token"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -165,7 +166,7 @@ func (t *tool) response(d *dispatch, r *connector.Request, offer *Offer) (out co
 
 // fits reports whether a body fits the server's own schema. What cannot be read is left to the classification.
 func fits(s *jsonschema.Schema, body []byte) bool {
-	if s == nil || envelope.CheckJSON(body, envelope.Bounds{}) != nil {
+	if s == nil || strictjson.CheckJSON(body, strictjson.Bounds{}) != nil {
 		return s == nil || json.Valid(body)
 	}
 	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
@@ -176,7 +177,7 @@ func fits(s *jsonschema.Schema, body []byte) bool {
 // result.
 func result(raw json.RawMessage, limit int) (out connector.Response, ok bool) {
 	unreadable := connector.Response{Failure: connector.Unreadable}
-	if envelope.CheckJSON(raw, envelope.Bounds{}) != nil {
+	if strictjson.CheckJSON(raw, strictjson.Bounds{}) != nil {
 		return unreadable, false
 	}
 	var members map[string]json.RawMessage

@@ -11,8 +11,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/connector"
-	"github.com/agentrun/executor/pkg/envelope"
 )
 
 const (
@@ -93,7 +93,7 @@ func (d *dispatch) listTrouble(err error) error {
 }
 
 func decodeOffers(raw json.RawMessage) (out []*Offer, next string, err error) {
-	if envelope.CheckJSON(raw, envelope.Bounds{}) != nil {
+	if strictjson.CheckJSON(raw, strictjson.Bounds{}) != nil {
 		return nil, "", errList
 	}
 	var page struct {

@@ -1,4 +1,7 @@
-package envelope
+// Package strictjson reads and writes JSON as the contract has it: one check that refuses whatever two readers might
+// understand differently, walks over text that passed it, in which every digit stays as it was written, and a writer for
+// the messages that are written for every step. It is as pure as the core, which uses it, and no part of what users import.
+package strictjson
 
 import (
 	"bytes"

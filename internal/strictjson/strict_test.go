@@ -1,4 +1,4 @@
-package envelope
+package strictjson
 
 import (
 	"bytes"

@@ -1,8 +1,10 @@
 package envelope
 
-// Append writes the outcome as Marshal does: it is written for every step.
+import "github.com/agentrun/executor/internal/strictjson"
+
+// Append writes the outcome as encoding/json does, without the escaping for HTML: it is written for every step.
 func (out *Outcome) Append(buf []byte) ([]byte, error) {
-	o := NewObject(buf)
+	o := strictjson.NewObject(buf)
 	o.Text("schema", out.Schema)
 	o.Text("id", out.ID)
 	o.Int("n", int64(out.N))
@@ -25,14 +27,14 @@ func (out *Outcome) Append(buf []byte) ([]byte, error) {
 	if out.RetryAfterSeconds != nil {
 		o.Float("retry_after_seconds", *out.RetryAfterSeconds)
 	}
-	o.TimeIf("not_before", out.NotBefore)
+	o.TimeIf("not_before", int64(out.NotBefore))
 	o.TextIf("commit_state", string(out.CommitState))
 	o.TextIf("next_action", string(out.NextAction))
 	if len(out.CompletedEffects) == 0 {
 		o.Any("completed_effects", out.CompletedEffects)
 	} else {
 		o.Value("completed_effects", func(buf []byte) ([]byte, error) {
-			return AppendList(buf, len(out.CompletedEffects), func(buf []byte, i int) ([]byte, error) {
+			return strictjson.AppendList(buf, len(out.CompletedEffects), func(buf []byte, i int) ([]byte, error) {
 				return out.CompletedEffects[i].append(buf)
 			})
 		})
@@ -46,22 +48,22 @@ func (out *Outcome) Append(buf []byte) ([]byte, error) {
 	if out.Envelope != nil {
 		o.Value("envelope", out.Envelope.append)
 	}
-	o.Time("at", out.At)
+	o.Time("at", int64(out.At))
 	return o.End()
 }
 
 func (e *CompletedEffect) append(buf []byte) ([]byte, error) {
-	o := NewObject(buf)
+	o := strictjson.NewObject(buf)
 	o.Text("step", e.Step)
 	o.Text("tool", e.Tool)
 	o.Text("operation_ref", e.OperationRef)
-	o.Time("committed_at", e.CommittedAt)
+	o.Time("committed_at", int64(e.CommittedAt))
 	o.TextIf("evidence_ref", e.EvidenceRef)
 	return o.End()
 }
 
 func (s *Spent) append(buf []byte) ([]byte, error) {
-	o := NewObject(buf)
+	o := strictjson.NewObject(buf)
 	o.Int("turns", s.Turns)
 	o.Int("tool_calls", s.ToolCalls)
 	o.Int("input_tokens", s.InputTokens)
@@ -72,17 +74,17 @@ func (s *Spent) append(buf []byte) ([]byte, error) {
 }
 
 func (e *Envelope) append(buf []byte) ([]byte, error) {
-	o := NewObject(buf)
+	o := strictjson.NewObject(buf)
 	o.Bool("ok", e.OK)
 	o.TextIf("code", string(e.Code))
 	o.TextIf("category", string(e.Category))
 	o.Text("commit_state", string(e.CommitState))
 	if r := e.Retry; r != nil {
 		o.Value("retry", func(buf []byte) ([]byte, error) {
-			o := NewObject(buf)
+			o := strictjson.NewObject(buf)
 			o.Text("directive", string(r.Directive))
 			o.Int("max_attempts_remaining", int64(r.MaxAttemptsRemaining))
-			o.TimeIf("not_before", r.NotBefore)
+			o.TimeIf("not_before", int64(r.NotBefore))
 			return o.End()
 		})
 	}
@@ -95,8 +97,8 @@ func (e *Envelope) append(buf []byte) ([]byte, error) {
 	}
 	if v := e.Verification; v != nil {
 		o.Value("verification", func(buf []byte) ([]byte, error) {
-			o := NewObject(buf)
-			o.Time("checked_at", v.CheckedAt)
+			o := strictjson.NewObject(buf)
+			o.Time("checked_at", int64(v.CheckedAt))
 			o.TextIf("evidence_ref", v.EvidenceRef)
 			return o.End()
 		})
@@ -106,5 +108,18 @@ func (e *Envelope) append(buf []byte) ([]byte, error) {
 	}
 	o.TextIf("agent_message", e.AgentMessage)
 	o.TextIf("user_message", e.UserMessage)
+	return o.End()
+}
+
+// Append writes the row as Outcome.Append does.
+func (r *Row) Append(buf []byte) ([]byte, error) {
+	o := strictjson.NewObject(buf)
+	o.Text("code", string(r.Code))
+	o.Text("category", string(r.Category))
+	o.Text("reason_code", r.ReasonCode)
+	o.Text("commit_state", string(r.CommitState))
+	o.Text("directive", string(r.Directive))
+	o.Text("next_action", string(r.NextAction))
+	o.Text("outcome", string(r.Outcome))
 	return o.End()
 }

@@ -1,4 +1,4 @@
-package envelope
+package strictjson
 
 import (
 	"bytes"
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// What SubstituteWithin can fail with.
+// What Substitute can fail with.
 var (
 	ErrUnresolved   = errors.New("a reference has no value")
 	ErrArgsTooLarge = errors.New("resolved args are too large")
@@ -38,17 +38,10 @@ func References(args json.RawMessage) []string {
 }
 
 // Substitute replaces every reference in args by the value that fn gives for it. Values are put in as they are: what
-// looks like a reference inside one stays. Where fn has none, ok is false and badRef is that reference. Args without a
+// looks like a reference inside one stays. Where fn has none, the error is ErrUnresolved and badRef is that reference. Above
+// maxBytes it stops with ErrArgsTooLarge: a small job may name a large result many times; 0 is no limit. Args without a
 // reference are returned as they are.
-func Substitute(args json.RawMessage, fn func(ref string) (json.RawMessage, bool)) (out json.RawMessage, ok bool, badRef string) {
-	out, badRef, err := SubstituteWithin(args, 0, fn)
-	return out, err == nil, badRef
-}
-
-// SubstituteWithin is Substitute with a limit in bytes for what comes out, above which it stops with ErrArgsTooLarge: a
-// small job may name a large result many times. maxBytes 0 is no limit. Where fn has no value, the error is
-// ErrUnresolved.
-func SubstituteWithin(args json.RawMessage, maxBytes int, fn func(ref string) (json.RawMessage, bool)) (out json.RawMessage, badRef string, err error) {
+func Substitute(args json.RawMessage, maxBytes int, fn func(ref string) (json.RawMessage, bool)) (out json.RawMessage, badRef string, err error) {
 	var buf []byte
 	from := 0
 	eachReference(args, func(ref string, start, end int) bool {

@@ -1,9 +1,10 @@
-package envelope
+package strictjson
 
 import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"time"
 )
 
 // Object writes a JSON object member by member, in the form in which Marshal writes it: for the few messages that are
@@ -90,16 +91,16 @@ func (o *Object) BoolIf(k string, v bool) {
 	}
 }
 
-// Time writes a time; one that is not set is null.
-func (o *Object) Time(k string, v Time) {
+// Time writes a time as AppendTime does.
+func (o *Object) Time(k string, ms int64) {
 	o.key(k)
-	o.buf = v.append(o.buf)
+	o.buf = AppendTime(o.buf, ms)
 }
 
 // TimeIf writes a time that is set.
-func (o *Object) TimeIf(k string, v Time) {
-	if v != 0 {
-		o.Time(k, v)
+func (o *Object) TimeIf(k string, ms int64) {
+	if ms != 0 {
+		o.Time(k, ms)
 	}
 }
 
@@ -170,19 +171,19 @@ func AppendList(buf []byte, n int, fn func(buf []byte, i int) ([]byte, error)) (
 	return append(buf, ']'), nil
 }
 
-// append writes the RFC 3339 form in quotes, or null.
-func (t Time) append(b []byte) []byte {
-	if t == 0 {
+// AppendTime writes a moment in milliseconds since the Unix epoch in the RFC 3339 form of the contract; 0 is not set and null.
+func AppendTime(b []byte, ms int64) []byte {
+	if ms == 0 {
 		return append(b, "null"...)
 	}
-	at := t.Time()
+	at := time.UnixMilli(ms).UTC()
 	year, month, day := at.Date()
 	if year < 1000 || year > 9999 {
 		b = append(b, '"')
-		return append(at.AppendFormat(b, timeLayout), '"')
+		return append(at.AppendFormat(b, "2006-01-02T15:04:05.000Z"), '"')
 	}
 	hour, minute, second := at.Clock()
-	ms := at.Nanosecond() / 1_000_000
+	milli := at.Nanosecond() / 1_000_000
 	two := func(v int) (byte, byte) { return '0' + byte(v/10), '0' + byte(v%10) }
 	b = append(strconv.AppendInt(append(b, '"'), int64(year), 10), "-00-00T00:00:00.000Z\""...)
 	p := b[len(b)-21:]
@@ -191,20 +192,7 @@ func (t Time) append(b []byte) []byte {
 	p[7], p[8] = two(hour)
 	p[10], p[11] = two(minute)
 	p[13], p[14] = two(second)
-	p[16] = '0' + byte(ms/100)
-	p[17], p[18] = two(ms % 100)
+	p[16] = '0' + byte(milli/100)
+	p[17], p[18] = two(milli % 100)
 	return b
-}
-
-// Append writes the row as Marshal does.
-func (r *Row) Append(buf []byte) ([]byte, error) {
-	o := NewObject(buf)
-	o.Text("code", string(r.Code))
-	o.Text("category", string(r.Category))
-	o.Text("reason_code", r.ReasonCode)
-	o.Text("commit_state", string(r.CommitState))
-	o.Text("directive", string(r.Directive))
-	o.Text("next_action", string(r.NextAction))
-	o.Text("outcome", string(r.Outcome))
-	return o.End()
 }

@@ -1,4 +1,4 @@
-package envelope
+package strictjson
 
 import (
 	"bytes"
@@ -176,51 +176,51 @@ func TestSubstitute(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			before := tt.args
-			out, ok, bad := Substitute(json.RawMessage(tt.args), values)
-			if !ok || bad != "" || string(out) != tt.want {
-				t.Errorf("got %s, %v, %q, want %s", out, ok, bad, tt.want)
+			out, bad, err := Substitute(json.RawMessage(tt.args), 0, values)
+			if err != nil || bad != "" || string(out) != tt.want {
+				t.Errorf("got %s, %v, %q, want %s", out, err, bad, tt.want)
 			}
 			if tt.args != before {
 				t.Errorf("the args became %s", tt.args)
 			}
 		})
 	}
-	out, ok, bad := Substitute(json.RawMessage(`[{"$from":"load#/id"},{"$from":"gone#/x"},{"$from":"gone#/y"}]`), values)
-	if ok || bad != "gone#/x" || out != nil {
-		t.Errorf("unresolved: %s, %v, %q", out, ok, bad)
+	out, bad, err := Substitute(json.RawMessage(`[{"$from":"load#/id"},{"$from":"gone#/x"},{"$from":"gone#/y"}]`), 0, values)
+	if err == nil || bad != "gone#/x" || out != nil {
+		t.Errorf("unresolved: %s, %v, %q", out, err, bad)
 	}
 	for _, value := range []string{`7`, `null`, `["load#/id"]`, `{"a":1}`} {
-		out, ok, bad := Substitute(json.RawMessage(`{"a":{"$from":`+value+`}}`), values)
-		if ok || bad != value || out != nil {
-			t.Errorf("a reference that is no text, %s: %s, %v, %q", value, out, ok, bad)
+		out, bad, err := Substitute(json.RawMessage(`{"a":{"$from":`+value+`}}`), 0, values)
+		if err == nil || bad != value || out != nil {
+			t.Errorf("a reference that is no text, %s: %s, %v, %q", value, out, err, bad)
 		}
 	}
 }
 
-func TestSubstituteWithin(t *testing.T) {
+func TestSubstituteWithinBytes(t *testing.T) {
 	args := json.RawMessage(`[{"$from":"load#/id"},{"$from":"load#/id"}]`)
-	if out, _, err := SubstituteWithin(args, 5, values); err != nil || string(out) != `[7,7]` {
+	if out, _, err := Substitute(args, 5, values); err != nil || string(out) != `[7,7]` {
 		t.Errorf("at the limit: %s, %v", out, err)
 	}
-	if out, _, err := SubstituteWithin(json.RawMessage(`{"$from":"load#/id"}`), 1, values); err != nil || string(out) != `7` {
+	if out, _, err := Substitute(json.RawMessage(`{"$from":"load#/id"}`), 1, values); err != nil || string(out) != `7` {
 		t.Errorf("a value at the limit: %s, %v", out, err)
 	}
-	if _, _, err := SubstituteWithin(args, 4, values); !errors.Is(err, ErrArgsTooLarge) {
+	if _, _, err := Substitute(args, 4, values); !errors.Is(err, ErrArgsTooLarge) {
 		t.Errorf("above the limit: %v", err)
 	}
-	if _, _, err := SubstituteWithin(json.RawMessage(`[1,2]`), 4, values); !errors.Is(err, ErrArgsTooLarge) {
+	if _, _, err := Substitute(json.RawMessage(`[1,2]`), 4, values); !errors.Is(err, ErrArgsTooLarge) {
 		t.Errorf("without a reference: %v", err)
 	}
 	calls := 0
 	many := json.RawMessage("[" + strings.Repeat(`{"$from":"x#"},`, 10_000) + "0]")
-	_, _, err := SubstituteWithin(many, 256<<10, func(string) (json.RawMessage, bool) {
+	_, _, err := Substitute(many, 256<<10, func(string) (json.RawMessage, bool) {
 		calls++
 		return bytes.Repeat([]byte("1"), 100<<10), true
 	})
 	if !errors.Is(err, ErrArgsTooLarge) || calls > 3 {
 		t.Errorf("it went on for %d values: %v", calls, err)
 	}
-	if _, bad, err := SubstituteWithin(json.RawMessage(`{"$from":"gone#"}`), 0, values); !errors.Is(err, ErrUnresolved) || bad != "gone#" {
+	if _, bad, err := Substitute(json.RawMessage(`{"$from":"gone#"}`), 0, values); !errors.Is(err, ErrUnresolved) || bad != "gone#" {
 		t.Errorf("unresolved: %q, %v", bad, err)
 	}
 }
@@ -328,8 +328,8 @@ func FuzzRaw(f *testing.F) {
 		Depth(data)
 		Members(data, func(string, json.RawMessage) bool { return true })
 		refs := References(data)
-		out, ok, bad := Substitute(data, func(string) (json.RawMessage, bool) { return json.RawMessage(`[1]`), true })
-		if !ok || bad != "" {
+		out, bad, err := Substitute(data, 0, func(string) (json.RawMessage, bool) { return json.RawMessage(`[1]`), true })
+		if err != nil || bad != "" {
 			t.Fatal("every reference has a value")
 		}
 		if valid && (CheckJSON(out, Bounds{}) != nil || References(out) != nil) {

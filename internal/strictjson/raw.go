@@ -1,4 +1,4 @@
-package envelope
+package strictjson
 
 import (
 	"bytes"
@@ -6,15 +6,12 @@ import (
 	"strings"
 )
 
-// Compact, Depth, Pointer, Members, References and Substitute work on the text of a value that passed CheckJSON: numbers are never decoded, so every
+// Compact, Depth, Pointer, Members and References work on the text of a value that passed CheckJSON: numbers are never decoded, so every
 // digit is kept. On other data they do not panic, and what they return means nothing.
 
 // Marshal is json.Marshal without the escaping of <, > and & for HTML: raw values inside v keep the text they were
 // checked and digested with, so that the bytes of a repeated request are those of the first.
 func Marshal(v any) ([]byte, error) {
-	if o, ok := v.(*Outcome); ok && o != nil {
-		return o.Append(make([]byte, 0, 1536))
-	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
