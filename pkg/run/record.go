@@ -179,9 +179,11 @@ type Doubt struct {
 	// WindowOver: the consistency window has passed on a reconciler's clock. Only a lookup sent after reading this proves
 	// absence.
 	WindowOver bool `json:"window_over,omitempty"`
-	Lookups    int  `json:"lookups,omitempty"` // that failed or answered neither
-	Asked      int  `json:"asked,omitempty"`   // since the spacing began
-	Next       Time `json:"next"`              // no lookup, or no resend, before this
+	// Journal: of the dispatch only a journal tells. The record may have refused it, and then it never left.
+	Journal bool `json:"journal,omitempty"`
+	Lookups int  `json:"lookups,omitempty"` // that failed or answered neither
+	Asked   int  `json:"asked,omitempty"`   // since the spacing began
+	Next    Time `json:"next"`              // no lookup, or no resend, before this
 	// NotBefore is until when the far side has asked to be left alone, which the end of the window does not shorten; 0: it
 	// has not. WaitFrom is when Next and NotBefore were set by a lookup's answer.
 	NotBefore Time         `json:"not_before,omitempty"`

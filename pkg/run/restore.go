@@ -63,6 +63,12 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 		s.to(Ready)
 		s.Doubt, s.Fail = nil, nil
 	}
+	if s != nil && s.refused(in) && reply.OK {
+		s.to(Ready)
+		s.Doubt, s.Fail = nil, nil
+		s.Attempt--
+		r.Spent.ReleaseCall()
+	}
 	if s != nil && s.State == Failed && in.Proposal > s.Proposal && r.End == nil && !r.contradicted(s) {
 		s.to(Ready) // other args came after it had failed, and the copy does not know them yet
 		s.Fail, s.NotBefore = nil, 0
@@ -117,8 +123,17 @@ func (r *Run) Merge(f Fact, tools Tools, src Source) Verdict {
 			s.to(Ready)
 		}
 		r.doubt(s, Fail{Row: unknownRow(reply.Row), Details: reply.Details}, tool, src, reply.OK)
+		if s.Doubt != nil {
+			s.Doubt.Journal = f.Effect == nil
+		}
 	}
 	return Applied
+}
+
+// refused: what the step carries is known from one journal alone, and another journal knows of another dispatch of the same
+// attempt. A record gives an attempt to one dispatch only, so it had refused the one that is carried, which never left.
+func (s *Step) refused(in *Intent) bool {
+	return s.State == InDoubt && s.Doubt.Journal && in.Attempt == s.Attempt && in.Proposal == s.Proposal && in.Key == s.Key
 }
 
 // mergeBeside: the record knows the step and not this dispatch of it, and the step is under way or has ended. What has ended

@@ -156,6 +156,31 @@ func TestMergeALaterDispatch(t *testing.T) {
 	}
 }
 
+// The record had refused a dispatch, whose executor died before it knew, and given the attempt to another: whichever journal
+// comes first, what was done is done, and nobody is asked.
+func TestMergeTwoOfOneAttempt(t *testing.T) {
+	refused, sent := fact("write", "d1", 1, nil), fact("write", "d2", 1, reply(ok("{}")))
+	for _, facts := range [][]run.Fact{{refused, sent}, {sent, refused}} {
+		d := create(t, job("", step("a", "write", "{}"), step("b", "write", "{}")))
+		for _, f := range facts {
+			d.r.Merge(f, d.tools, d.src())
+			d.check()
+		}
+		d.state("a", run.Done)
+		if s := d.r.Step("a"); s.Dispatch != "d2" || s.Attempt != 1 || s.Disputed || d.r.Spent.ToolCalls != 1 {
+			t.Errorf("%s first: %+v, %d calls", facts[0].Intent.Dispatch, s, d.r.Spent.ToolCalls)
+		}
+	}
+	// Where the record itself has the other one, two may have left: a person is asked.
+	d := create(t, job("", step("a", "write", "{}")))
+	executing(d)
+	d.r.Merge(sent, d.tools, d.src())
+	d.check()
+	if !d.r.Step("a").Disputed {
+		t.Errorf("a recorded dispatch is taken for refused: %+v", d.r.Step("a"))
+	}
+}
+
 // The journals' facts come one by one. One of them may decide that a person is needed; what the next ones know of the same
 // run's parallel steps is taken in all the same, in whatever order.
 func TestMergeIntoARunWhoseEndIsDecided(t *testing.T) {
