@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"slices"
+	"strings"
 )
 
 // Canonical writes the one form in which equal args have equal bytes (contract §9, approve): keys sorted by the bytes of
@@ -37,7 +38,7 @@ func appendCanonical(dst, data []byte, i int) (out []byte, end int) {
 		return append(dst, ']'), i + 1
 	case '"':
 		end, _ = endOfString(data, i)
-		return appendString(dst, unescaped(data[i+1:end-1])), end
+		return appendString(dst, unescaped(data[i+1:end-1]), true), end
 	}
 	end, _ = endOfValue(data, i)
 	return append(dst, data[i:end]...), end
@@ -54,7 +55,7 @@ func appendCanonicalObject(dst, data []byte, i int) (out []byte, end int) {
 	for i = skipSpace(data, i+1); data[i] != '}'; {
 		end, _ := endOfString(data, i)
 		m := member{name: unescaped(data[i+1 : end-1]), from: len(dst)}
-		dst = append(appendString(dst, m.name), ':')
+		dst = append(appendString(dst, m.name, true), ':')
 		i = skipSpace(data, skipSpace(data, end)+1)
 		dst, i = appendCanonical(dst, data, i)
 		m.to = len(dst)
@@ -97,27 +98,24 @@ func ArgsDigest(tool string, args json.RawMessage) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-const hexDigits = "0123456789abcdef"
+const (
+	hexDigits = "0123456789abcdef"
+	shortened = "\b\t\n\f\r"
+)
 
-// appendString writes a string of valid UTF-8 in the canonical form.
-func appendString(dst, text []byte) []byte {
+// appendString writes a string of valid UTF-8, in which only what must be escaped is: control characters in the short forms
+// that JSON has for some of them, as the canonical form wants, or all alike.
+func appendString[T string | []byte](dst []byte, text T, short bool) []byte {
 	dst = append(dst, '"')
-	for _, b := range text {
+	for i := range len(text) {
+		b := text[i]
 		switch {
 		case b == '"' || b == '\\':
 			dst = append(dst, '\\', b)
 		case b >= ' ':
 			dst = append(dst, b)
-		case b == '\b':
-			dst = append(dst, '\\', 'b')
-		case b == '\t':
-			dst = append(dst, '\\', 't')
-		case b == '\n':
-			dst = append(dst, '\\', 'n')
-		case b == '\f':
-			dst = append(dst, '\\', 'f')
-		case b == '\r':
-			dst = append(dst, '\\', 'r')
+		case short && strings.IndexByte(shortened, b) >= 0:
+			dst = append(dst, '\\', "btnfr"[strings.IndexByte(shortened, b)])
 		default:
 			dst = append(dst, '\\', 'u', '0', '0', hexDigits[b>>4], hexDigits[b&15])
 		}

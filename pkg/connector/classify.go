@@ -8,13 +8,16 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
 const (
+	depthMax         = 512 // nesting of a reply; args are bounded by the core (contract §12)
 	detailBytesMax   = 256 // contract §4
 	evidenceBytesMax = 512 // a longer reference is no reference
 )
@@ -212,6 +215,36 @@ func decodeBody(b []byte) (any, bool) {
 	return v, err == nil
 }
 
+var (
+	errNotJSON    = errors.New("not JSON")
+	errUnreadable = errors.New("JSON that reads in more than one way, or beyond the limits")
+)
+
+// decodeJSON reads one JSON value. It returns errNotJSON for what the grammar refuses, and errUnreadable for bytes that are
+// no UTF-8, duplicate keys, lone surrogates and values beyond the limits: two readers could disagree about those, so nobody
+// acts on them.
+func decodeJSON(b []byte) (any, error) {
+	if !utf8.Valid(b) {
+		return nil, errUnreadable
+	}
+	if fault, bad := errors.AsType[*strictjson.JSONError](strictjson.CheckJSON(b, strictjson.Bounds{MaxDepth: depthMax})); bad {
+		switch fault.Fault {
+		case strictjson.FaultDuplicateKey, strictjson.FaultSurrogate:
+			if json.Valid(b) {
+				return nil, errUnreadable
+			}
+		case strictjson.FaultTooDeep:
+			return nil, errUnreadable
+		}
+		return nil, errNotJSON
+	}
+	v, ok := strictjson.Decode(b)
+	if !ok {
+		return nil, errUnreadable
+	}
+	return v, nil
+}
+
 func (c *classifier) decide(resp *Response, s *scope) envelope.Reply {
 	for i := range c.rules {
 		if r := &c.rules[i]; r.when.matches(s) {
@@ -257,10 +290,11 @@ func raw(body []byte, v any) json.RawMessage {
 		return json.RawMessage("null")
 	case string:
 		if !json.Valid(body) {
-			return appendText(nil, v)
+			text, _ := strictjson.AppendValue(nil, v)
+			return text
 		}
 	}
-	return compact(body)
+	return bytes.Clone(strictjson.Compact(body))
 }
 
 // result is a success whose result still has to fit.

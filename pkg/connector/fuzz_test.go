@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -106,7 +107,7 @@ func FuzzDecodeJSON(f *testing.F) {
 		if err := std.Decode(&want); err != nil || !reflect.DeepEqual(v, want) {
 			t.Fatalf("%q: %#v, encoding/json has %#v (%v)", b, v, want, err)
 		}
-		out, ok := AppendJSON(nil, v)
+		out, ok := strictjson.AppendValue(nil, v)
 		if !ok || !json.Valid(out) {
 			t.Fatalf("%q became %q", b, out)
 		}
@@ -114,7 +115,7 @@ func FuzzDecodeJSON(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q: %v", out, err)
 		}
-		if twice, _ := AppendJSON(nil, again); !bytes.Equal(out, twice) {
+		if twice, _ := strictjson.AppendValue(nil, again); !bytes.Equal(out, twice) {
 			t.Fatalf("%q became %q", out, twice)
 		}
 	})

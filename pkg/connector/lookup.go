@@ -7,6 +7,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -184,6 +185,6 @@ func (l *looker) result(resp *Response, s *scope) (any, json.RawMessage, bool) {
 	if !ok {
 		return nil, nil, false
 	}
-	b, ok := AppendJSON(nil, v)
+	b, ok := strictjson.AppendValue(nil, v)
 	return v, b, ok
 }

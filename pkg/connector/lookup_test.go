@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -229,7 +230,7 @@ func TestAPathBehindSomethingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		v, ok := e.value(&scope{status: 200, body: body, bodyKnown: true, args: map[string]any{}, ref: "acme/r/s"})
-		if b, _ := AppendJSON(nil, v); !ok || string(b) != want {
+		if b, _ := strictjson.AppendValue(nil, v); !ok || string(b) != want {
 			t.Errorf("%s is %s (%t), want %s", source, b, ok, want)
 		}
 	}

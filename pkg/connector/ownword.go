@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -57,7 +58,7 @@ func acceptedStatus(kind string, status int) bool {
 }
 
 func (c *classifier) wordResult(e word) envelope.Reply {
-	b, ok := AppendJSON(nil, e.result)
+	b, ok := strictjson.AppendValue(nil, e.result)
 	if !ok {
 		return c.fail(envelope.CodeResultInvalid)
 	}

@@ -121,5 +121,6 @@ func schemaOf(t reflect.Type) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s has no JSON Schema: %w", t, err)
 	}
-	return decodeJSON(data)
+	v, _ := strictjson.Decode(data)
+	return v, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/connector"
 )
 
@@ -242,7 +243,7 @@ func (c *content) encode(call *connector.Call, args, rest map[string]any) ([]byt
 	if c.form {
 		return appendForm(nil, "", v), true
 	}
-	return connector.AppendJSON(nil, v)
+	return strictjson.AppendValue(nil, v)
 }
 
 // fill puts the args in. A value that is a placeholder of an arg that is not there is left out with its name.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/connector"
 )
 
@@ -281,7 +282,7 @@ func queryText(v any) (string, bool) {
 	if text, ok := scalarText(v); ok {
 		return text, true
 	}
-	b, ok := connector.AppendJSON(nil, v)
+	b, ok := strictjson.AppendValue(nil, v)
 	return string(b), ok
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/connector/internal/httpwire"
 	"github.com/agentrun/executor/pkg/connector/internal/token"
@@ -125,7 +126,7 @@ func (t *transport) body(r *connector.Request) ([]byte, bool) {
 		}
 		return b, ok
 	}
-	return connector.AppendJSON(nil, t.rest(r.ArgValues))
+	return strictjson.AppendValue(nil, t.rest(r.ArgValues))
 }
 
 // header is what a request's header holds of the call; authorization is "" where the config has it.
