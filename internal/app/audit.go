@@ -19,29 +19,6 @@ import (
 	"github.com/agentrun/executor/pkg/run"
 )
 
-// auditSource reads the streams for an audit.
-type auditSource struct{ conn *bus.Conn }
-
-var _ audit.Source = auditSource{}
-
-func (s auditSource) Records(ctx context.Context, fn func(run.ID, uint64, []byte)) error {
-	return s.conn.ScanRuns(ctx, 0, fn)
-}
-
-func (s auditSource) Letters(ctx context.Context, fn func(audit.Letter)) error {
-	return s.conn.ScanLetters(ctx, func(l bus.Letter) {
-		fn(audit.Letter{ID: run.ID{Tenant: l.Tenant, Run: l.RunID}, Owner: l.Owner, Data: l.Data})
-	})
-}
-
-func (s auditSource) LettersFull(ctx context.Context) (bool, error) { return s.conn.LettersFull(ctx) }
-
-func (s auditSource) Outcomes(ctx context.Context, fn func(audit.Outcome)) error {
-	return s.conn.ScanResults(ctx, func(id run.ID, scope string, p bus.Posted, at time.Time) {
-		fn(audit.Outcome{ID: id, Scope: envelope.Scope(scope), N: p.N, First: p.Run, At: at})
-	})
-}
-
 // Audit checks everything that is stored against the nine rules. The error is about reading, not about what was found; a
 // permission that the server refuses, or an account without the streams, ends it at once.
 func Audit(ctx context.Context, c Connection, name string) (*audit.Report, error) {
@@ -53,7 +30,7 @@ func Audit(ctx context.Context, c Connection, name string) (*audit.Report, error
 		if err := conn.Require(ctx, bus.ResultsStream, bus.LettersStream, bus.RunsStream); err != nil {
 			return fmt.Errorf("%w (is this a user of the fleet's account, and has a reconciler been started?)", err)
 		}
-		report, err = audit.All(ctx, auditSource{conn}, store{conn}, envelope.TimeOf(time.Now()))
+		report, err = audit.All(ctx, conn, conn, envelope.TimeOf(time.Now()))
 		return err
 	})
 	if err != nil {
@@ -157,15 +134,9 @@ func (a *auditor) look(id run.ID, seq uint64, data []byte) {
 // sweepLetters finds letters whose message was removed by hand: nobody is told of a removal.
 func (a *auditor) sweepLetters(ctx context.Context) {
 	seen := a.index.Seen()
-	subjects, err := a.conn.Letters().Subjects(ctx, "agentrun.deadletters.>")
+	there, err := a.conn.Lettered(ctx)
 	if err != nil {
 		return
-	}
-	there := make(map[run.ID]bool, len(subjects))
-	for _, s := range subjects {
-		if tenant, _, runID, ok := bus.ParseLetterSubject(s); ok {
-			there[run.ID{Tenant: tenant, Run: runID}] = true
-		}
 	}
 	for _, id := range a.index.Keep(there, seen) {
 		a.rc.Missing(id)

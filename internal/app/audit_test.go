@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/pkg/run"
 )
 
 // A whole fleet's streams are whole; what is broken by hand is found, by the name of the rule.
@@ -45,12 +46,12 @@ func TestAudit(t *testing.T) {
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
-	l, err := conn.Letters().Get(t.Context(), bus.LetterSubject("acme", "platform", "b"))
+	l, err := conn.GetLetter(t.Context(), run.ID{Tenant: "acme", Run: "b"}, "platform")
 	if err == nil {
-		err = conn.Letters().Delete(t.Context(), l.Seq)
+		err = conn.DeleteLetter(t.Context(), l.Seq)
 	}
 	if err == nil {
-		_, err = conn.Letters().Put(t.Context(), bus.LetterSubject("acme", "nobody", "lost"), l.Data, nil, 0)
+		_, err = conn.PutLetter(t.Context(), run.ID{Tenant: "acme", Run: "lost"}, "nobody", l.Data, l.LetterID, 0)
 	}
 	if err != nil {
 		t.Fatal(err)

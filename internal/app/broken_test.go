@@ -8,8 +8,8 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/audit"
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -31,7 +31,7 @@ func TestABrokenRecordIsLeftAlone(t *testing.T) {
 		a := rec.Run.Step("a") // nil while a job that came again is counted and not read yet
 		return a != nil && a.State == run.Done && len(s.outcomes("agentrun.results.acme.bad.step")) == 1 && rec.Run.Lease == nil
 	})
-	stored, err := conn.Runs().Load(t.Context(), h)
+	stored, err := conn.Load(t.Context(), h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestABrokenRecordIsLeftAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seq, err := conn.Runs().Save(t.Context(), h, data, bus.RecordHeader{State: "running", Lease: "somebody/x/0/1000", Episode: 1}, stored.Seq)
+	seq, err := conn.Save(t.Context(), h, data, port.Header{State: "running", Lease: "somebody/x/0/1000", Episode: 1}, stored.Seq)
 	if err != nil {
 		t.Fatal(err)
 	}

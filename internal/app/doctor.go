@@ -21,6 +21,7 @@ import (
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/config"
 	"github.com/agentrun/executor/internal/journal"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/connector"
 )
 
@@ -61,11 +62,11 @@ type doctor struct {
 	ExecutorConfig
 	findings []Finding
 	mu       sync.Mutex
-	file     *config.File  // nil: it cannot be read
-	known    journal.Known // what the journal remembers of the store; zero: it cannot be read now
-	refused  []string      // what the server said about permissions
-	asked    string        // the subject of the question that waits for its answer
-	giveUp   func(error)   // ends that question
+	file     *config.File // nil: it cannot be read
+	known    port.Known   // what the journal remembers of the store; zero: it cannot be read now
+	refused  []string     // what the server said about permissions
+	asked    string       // the subject of the question that waits for its answer
+	giveUp   func(error)  // ends that question
 }
 
 func (d *doctor) find(check string, h Health, fix, format string, args ...any) {

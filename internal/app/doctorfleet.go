@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/operator"
+	"github.com/agentrun/executor/internal/port"
 )
 
 // queues asks a reconciler for queues that have jobs and that nobody pulls; those of this executor are consumers' part.
@@ -46,7 +47,7 @@ func (d *doctor) queues(ctx context.Context, nc *nats.Conn) {
 }
 
 // queuesSubject is where queues.list is answered.
-const queuesSubject = opPrefix + "queues.list." + operator.All
+const queuesSubject = opPrefix + "queues.list." + port.AllTenants
 
 // askQueues makes the call until it is answered: a reconciler that has only just started does not know yet.
 func askQueues(ctx context.Context, nc *nats.Conn) (*operator.QueuesReply, error) {

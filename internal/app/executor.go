@@ -169,7 +169,7 @@ func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
 		} else if err != nil {
 			return err
 		}
-		w := newWorker(&c, p, conn, j, newLive(box), streamStore{conn})
+		w := newWorker(&c, p, conn, j, newLive(box), NewStore(conn))
 		keeper, err := p.keeper(&c.Process, conn, j, w.Restore)
 		if err != nil {
 			return err
@@ -200,7 +200,7 @@ func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j
 	}
 	defer func() { _ = claims.Close() }()
 	turns := bus.Turns{Shares: w.Shares(), Executors: fleet.all, Claims: claims, Unused: w.Unused}
-	puller, err := conn.NewPuller(c.Queues, turns, func(d bus.Delivery) { w.Deliver(delivery(d)) })
+	puller, err := conn.NewPuller(c.Queues, turns, w.Deliver)
 	if err != nil {
 		return err
 	}
@@ -250,12 +250,4 @@ func stopped(ctx context.Context, err error) error {
 func (b *Toolbox) defaults() run.Defaults {
 	d := b.File.Defaults
 	return run.Defaults{Owner: d.Owner, Workflow: d.Workflow, Actor: d.Actor, Budget: d.Budget, MaxBudget: d.MaxBudget}
-}
-
-// delivery says in the worker's words what the bus delivered.
-func delivery(d bus.Delivery) worker.Delivery {
-	return worker.Delivery{
-		Wake: d.Kind == bus.Wake, Queue: d.Queue, ID: d.ID, Valid: d.Valid, Subject: d.Subject, Data: d.Data,
-		Seq: d.Seq, Time: d.Time, Redelivered: d.Redelivered, Trace: d.Traceparent(), Acker: &d,
-	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/trace"
 	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/run"
 )
 
 // Connection says how NATS is reached.
@@ -108,7 +109,7 @@ func (c *ExecutorConfig) Complete() error {
 		return fmt.Errorf("--queues: name at least one queue")
 	}
 	for i, q := range c.Queues {
-		if !bus.IsIdentifier(q) {
+		if !run.ValidID(q) {
 			return fmt.Errorf("--queues: %q is no queue name (letters, digits, _ and -, at most 64, the first a letter or digit)", q)
 		}
 		if slices.Contains(c.Queues[:i], q) {

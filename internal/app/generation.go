@@ -14,6 +14,7 @@ import (
 	"github.com/agentrun/executor/internal/generation"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
 )
 
 // journalID is the journal's random id, without the number of its start.
@@ -21,36 +22,6 @@ func journalID(j *journal.Journal) string {
 	id, _, _ := strings.Cut(j.Holder(), ".")
 	return id
 }
-
-// remembered is what a journal remembers of the store, for the keeper of generations.
-type remembered struct{ *journal.Journal }
-
-var _ generation.Journal = remembered{}
-
-func (r remembered) Known() (generation.Known, error) {
-	k, err := r.Journal.Known()
-	return generation.Known(k), err
-}
-
-func (r remembered) Adopt(k generation.Known) error { return r.Journal.Adopt(journal.Known(k)) }
-
-// fleetStore is where the fleet agrees.
-type fleetStore struct{ conn *bus.Conn }
-
-var _ generation.Store = fleetStore{}
-
-func (f fleetStore) Load(ctx context.Context, name string) ([]byte, uint64, error) {
-	r, err := f.conn.LoadFleet(ctx, name)
-	return r.Data, r.Seq, said(err)
-}
-
-func (f fleetStore) Save(ctx context.Context, name string, data []byte, ttl time.Duration, expect uint64) (uint64, error) {
-	seq, err := f.conn.SaveFleet(ctx, name, data, ttl, expect)
-	return seq, said(err)
-}
-
-func (f fleetStore) Names(ctx context.Context) ([]string, error) { return f.conn.FleetNames(ctx) }
-func (f fleetStore) Look()                                       { f.conn.Look() }
 
 // keptStore tells drivers which store of records this is: what the keeper says, as far as the streams have been looked at
 // since the last reconnect, and as the other executors have been heard.
@@ -99,7 +70,7 @@ func talk(ctx context.Context, conn *bus.Conn, k *generation.Keeper) (stop func(
 // keeper makes the keeper of generations of a process; j and restore are nil for a reconciler.
 func (p *process) keeper(c *Process, conn *bus.Conn, j *journal.Journal, restore func(context.Context) error) (*generation.Keeper, error) {
 	config := generation.Config{
-		ID: c.ID, Store: fleetStore{conn}, Ready: p.ready, Log: p.log, Retention: c.RunRetention, Lost: p.observer.StoreLost,
+		ID: c.ID, Store: conn, Ready: p.ready, Log: p.log, Retention: c.RunRetention, Lost: p.observer.StoreLost,
 		Now: func() envelope.Time { return envelope.TimeNotBefore(conn.Clock().Upper()) }, Restore: restore,
 		Seen: conn.Seen, Tell: func(data []byte) { _ = conn.Tell(rosterHint, data) }, // it is said again
 	}
@@ -114,7 +85,7 @@ func (p *process) keeper(c *Process, conn *bus.Conn, j *journal.Journal, restore
 		if err != nil {
 			return nil, err
 		}
-		config.Journal = remembered{j}
+		config.Journal = j
 		config.Member = generation.Member{Journal: name, Holder: j.Holder(), ID: c.ID, Host: host, Dir: dir}
 	}
 	k, err := generation.New(config)
@@ -139,7 +110,7 @@ func (p *process) keeper(c *Process, conn *bus.Conn, j *journal.Journal, restore
 // LostJournal says in the fleet's present generation that a journal is lost, so that nobody waits for it: the writes that
 // only it knew may be sent again.
 func LostJournal(ctx context.Context, c Connection, journal string) error {
-	if !bus.IsIdentifier(journal) {
+	if !run.ValidID(journal) {
 		return errors.New("a journal's id is what /readyz and doctor name it by")
 	}
 	o := c.bus("executor journal lost")
@@ -148,7 +119,7 @@ func LostJournal(ctx context.Context, c Connection, journal string) error {
 		if err := conn.Require(ctx, bus.RunsStream); err != nil {
 			return fmt.Errorf("%w (is this a user of the fleet's account, and has a reconciler been started?)", err)
 		}
-		return generation.Confirm(ctx, fleetStore{conn}, journal, nil)
+		return generation.Confirm(ctx, conn, journal, nil)
 	})
 }
 

@@ -9,6 +9,8 @@ import (
 	"github.com/agentrun/executor/internal/fair"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/trace"
+	"github.com/agentrun/executor/internal/worker"
+	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -36,6 +38,11 @@ func newLive(box *Toolbox) *live {
 	t := &live{executors: func() int { return 1 }, messageMax: func() int { return 0 }}
 	t.put(box)
 	return t
+}
+
+// NewTools are the worker's tools.
+func NewTools(r *connector.Registry) worker.Tools {
+	return newLive(&Toolbox{File: &config.File{}, Registry: r})
 }
 
 func (t *live) put(box *Toolbox) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -53,7 +54,7 @@ func TestEmbeddedServerIsMended(t *testing.T) {
 		t.Fatal(err)
 	}
 	save := func(name string) error {
-		_, err := conn.Runs().Save(ctx, run.ID{Tenant: "t", Run: name}, make([]byte, 16<<10), bus.RecordHeader{}, 0)
+		_, err := conn.Save(ctx, run.ID{Tenant: "t", Run: name}, make([]byte, 16<<10), port.Header{}, 0)
 		return err
 	}
 	if err := save("before"); err != nil {
@@ -73,7 +74,7 @@ func TestEmbeddedServerIsMended(t *testing.T) {
 	if err := <-waiting; err != nil {
 		t.Errorf("what waited: %v", err)
 	}
-	if _, err := conn.Runs().Load(ctx, run.ID{Tenant: "t", Run: "before"}); err != nil {
+	if _, err := conn.Load(ctx, run.ID{Tenant: "t", Run: "before"}); err != nil {
 		t.Errorf("what was stored before: %v", err)
 	}
 	bustest.Eventually(t, "healthy", func() bool { return conn.Healthy() == nil })

@@ -72,8 +72,8 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	records, index := newRecords(conn, p, &c.Process, tools), newIndex(p, conn)
 	rc := reconcile.New(reconcile.Config{
 		ID: c.ID, Holder: uuid.NewString() + ".1", Lease: c.Lease, Workers: 64, Boot: boottime.Now, Random: rand.Float64,
-		Records: records, Tools: tools, Watch: watches{conn, index}, Waker: conn, Fleet: fleet{conn}, Store: keptStore{keeper, conn},
-		Observe: uncounted{p.observer}, Health: p.ready, Log: p.log,
+		Records: records, Tools: tools, Watch: index.Feed(conn), Waker: conn, Fleet: conn, Store: keptStore{keeper, conn},
+		Health: p.ready, Log: p.log,
 	})
 	conn.OnClockSet(func(by time.Duration) {
 		if by < 0 {
@@ -84,12 +84,6 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 		return serveOperator(context.WithoutCancel(ctx), conn.NATS(), newOperator(conn, p, records, tools, index, lines), c.ID)
 	})
 }
-
-// uncounted leaves the counting of open letters to the operator calls' index, which sees them go as well.
-type uncounted struct{ *observe.Observer }
-
-func (uncounted) LettersOpen(string, string, int) {}
-func (uncounted) ForgetLetters()                  {}
 
 // reconcile runs the loop until ctx ends, and is ready once everything that was in the streams has been seen; then it
 // offers the operator calls.

@@ -9,37 +9,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
-
-// Outcome is what is known of an outcome without its body.
-type Outcome struct {
-	ID    run.ID
-	Scope envelope.Scope
-	N     int
-	First uint64 // the first revision of its run's record
-	At    time.Time
-}
-
-// Letter is a letter's message.
-type Letter struct {
-	ID    run.ID
-	Owner string
-	Data  []byte
-}
-
-// Source reads the streams from end to end. Each method returns when all that was there has been reported.
-type Source interface {
-	Records(ctx context.Context, fn func(id run.ID, seq uint64, data []byte)) error
-	Letters(ctx context.Context, fn func(Letter)) error
-	Outcomes(ctx context.Context, fn func(Outcome)) error
-	// LettersFull reads whether the letters are at their limit at this moment.
-	LettersFull(ctx context.Context) (bool, error)
-}
 
 // Report is what a whole audit came to.
 type Report struct {
@@ -58,12 +33,12 @@ type published struct {
 
 // audit is one pass over everything.
 type audit struct {
-	source Source
-	store  record.Store
+	source port.Scan
+	store  port.Store
 	now    envelope.Time
 	report Report
 
-	letters map[run.ID][]Letter
+	letters map[run.ID][]port.Letter
 	results map[run.ID]map[envelope.Scope]*published
 	oldest  time.Time // outcome that is still there
 	suspect map[run.ID][]Finding
@@ -80,15 +55,15 @@ const (
 
 // All checks all records, letters and outcomes. The fleet goes on meanwhile: what looks broken is looked at again until it
 // is whole, or has not changed for five seconds.
-func All(ctx context.Context, source Source, store record.Store, now envelope.Time) (*Report, error) {
+func All(ctx context.Context, source port.Scan, store port.Store, now envelope.Time) (*Report, error) {
 	a := &audit{
-		source: source, store: store, now: now, letters: map[run.ID][]Letter{}, results: map[run.ID]map[envelope.Scope]*published{},
+		source: source, store: store, now: now, letters: map[run.ID][]port.Letter{}, results: map[run.ID]map[envelope.Scope]*published{},
 		suspect: map[run.ID][]Finding{}, found: map[run.ID]bool{}, waiting: map[run.ID]bool{},
 	}
-	if err := source.Outcomes(ctx, a.outcome); err != nil {
+	if err := source.ScanOutcomes(ctx, a.outcome); err != nil {
 		return nil, fmt.Errorf("audit: reading the outcomes: %w", err)
 	}
-	err := source.Letters(ctx, func(l Letter) {
+	err := source.ScanLetters(ctx, func(l port.Letter) {
 		l.Data = shortened(l.Data)
 		a.letters[l.ID] = append(a.letters[l.ID], l)
 		a.report.Letters++
@@ -99,7 +74,7 @@ func All(ctx context.Context, source Source, store record.Store, now envelope.Ti
 	if a.full, err = source.LettersFull(ctx); err != nil {
 		return nil, fmt.Errorf("audit: reading how many letters there may be: %w", err)
 	}
-	if err := source.Records(ctx, a.record); err != nil {
+	if err := source.ScanRuns(ctx, 0, a.record); err != nil {
 		return nil, fmt.Errorf("audit: reading the records: %w", err)
 	}
 	for id := range a.letters {
@@ -128,10 +103,10 @@ func shortened(data []byte) []byte {
 	return out
 }
 
-func (a *audit) outcome(o Outcome) {
+func (a *audit) outcome(o port.Outcome) {
 	a.report.Outcomes++
-	if a.oldest.IsZero() || o.At.Before(a.oldest) {
-		a.oldest = o.At
+	if a.oldest.IsZero() || o.Time.Before(a.oldest) {
+		a.oldest = o.Time
 	}
 	scopes := a.results[o.ID]
 	if scopes == nil {
@@ -163,7 +138,7 @@ func (a *audit) record(id run.ID, seq uint64, data []byte) {
 }
 
 // check holds one record against its letters and outcomes.
-func (a *audit) check(id run.ID, seq uint64, data []byte, letters []Letter, results map[envelope.Scope]*published) []Finding {
+func (a *audit) check(id run.ID, seq uint64, data []byte, letters []port.Letter, results map[envelope.Scope]*published) []Finding {
 	r, found := Record(id, data, a.now)
 	if r == nil {
 		return found
@@ -186,7 +161,7 @@ func (a *audit) check(id run.ID, seq uint64, data []byte, letters []Letter, resu
 	return found
 }
 
-func checkLetters(r *run.Run, letters []Letter, bad func(string, string, ...any)) {
+func checkLetters(r *run.Run, letters []port.Letter, bad func(string, string, ...any)) {
 	open := r.Letter != nil && r.Letter.Open
 	seen := false
 	for _, l := range letters {
@@ -281,11 +256,11 @@ func (a *audit) confirm(ctx context.Context) error {
 // again reads one run anew. What a pass has found about gaps in the numbers of its outcomes stays; the rest is asked anew.
 func (a *audit) again(ctx context.Context, id run.ID) ([]Finding, error) {
 	st, err := a.store.Load(ctx, id)
-	gone := errors.Is(err, record.ErrNotFound)
+	gone := errors.Is(err, port.ErrNotFound)
 	if err != nil && !gone {
 		return nil, err
 	}
-	var letters []Letter
+	var letters []port.Letter
 	owners := map[string]bool{}
 	for _, l := range a.letters[id] {
 		owners[l.Owner] = true
@@ -297,12 +272,13 @@ func (a *audit) again(ctx context.Context, id run.ID) ([]Finding, error) {
 		}
 	}
 	for owner := range owners {
-		l, _, err := a.store.GetLetter(ctx, id, owner)
-		if err != nil && !errors.Is(err, record.ErrNotFound) {
+		l, err := a.store.GetLetter(ctx, id, owner)
+		if err != nil && !errors.Is(err, port.ErrNotFound) {
 			return nil, err
 		}
 		if err == nil {
-			letters = append(letters, Letter{ID: id, Owner: owner, Data: shortened(l.Data)})
+			l.Data = shortened(l.Data)
+			letters = append(letters, l)
 		}
 	}
 	if gone {
@@ -313,10 +289,10 @@ func (a *audit) again(ctx context.Context, id run.ID) ([]Finding, error) {
 	}
 	results := map[envelope.Scope]*published{}
 	for _, scope := range []envelope.Scope{envelope.StepScope, envelope.RunScope} {
-		n, _, first, err := a.store.LastOutcome(ctx, id, scope)
+		last, err := a.store.LastOutcome(ctx, id, scope)
 		if err == nil {
-			results[scope] = &published{first: first, from: 1, to: n}
-		} else if !errors.Is(err, record.ErrNotFound) {
+			results[scope] = &published{first: last.First, from: 1, to: last.N}
+		} else if !errors.Is(err, port.ErrNotFound) {
 			return nil, err
 		}
 	}

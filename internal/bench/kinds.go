@@ -15,6 +15,7 @@ import (
 	"github.com/agentrun/executor/internal/boottime"
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/observe"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/budget"
@@ -55,7 +56,7 @@ func (b *bench) startAgentrun() working {
 		Records: app.NewRecords(b.conn, retention), Journal: b.journal, Tools: app.NewTools(registry), Hints: b.conn, Store: app.NewStore(b.conn),
 		Observe: observe.New(observe.Executor, "noop"), Ready: observe.NewReadiness(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
-	puller, err := b.conn.NewPuller([]string{queue}, bus.Turns{}, func(d bus.Delivery) { w.Deliver(app.NewDelivery(d)) })
+	puller, err := b.conn.NewPuller([]string{queue}, bus.Turns{}, w.Deliver)
 	if err != nil {
 		fail(err)
 	}
@@ -66,7 +67,7 @@ func (b *bench) startAgentrun() working {
 // weights are what the floor writes: records, outcomes and headers as long as those of the measured job.
 type weights struct {
 	start, end           []byte
-	startHead, endHead   bus.RecordHeader
+	startHead, endHead   port.Header
 	stepOutcome, outcome []byte
 }
 
@@ -88,13 +89,13 @@ func (b *bench) weigh() (weights, error) {
 	if w.start, err = r.Encode(); err != nil {
 		return w, err
 	}
-	w.startHead = bus.RecordHeader{State: r.State(), Workflow: r.Workflow, Episode: 1, Lease: record.LeaseHeader(r.Lease), Due: r.Deadline.Time()}
+	w.startHead = port.Header{State: r.State(), Workflow: r.Workflow, Episode: 1, Lease: record.LeaseHeader(r.Lease), Due: r.Deadline.Time()}
 	r.Reply(d.ID, envelope.Reply{OK: true, Result: json.RawMessage(`{"credit_id":"cr_3"}`)}, noopTool{}, run.Source{By: "bench", At: now + 20})
 	r.First = 10_000
 	if w.end, err = r.Encode(); err != nil {
 		return w, err
 	}
-	w.endHead = bus.RecordHeader{State: r.State(), Workflow: r.Workflow, Episode: 1, TTL: retention}
+	w.endHead = port.Header{State: r.State(), Workflow: r.Workflow, Episode: 1, TTL: retention}
 	if w.stepOutcome, err = r.Outcome(&r.Owed[0]).Append(nil); err != nil {
 		return w, err
 	}
@@ -113,7 +114,7 @@ func (b *bench) startFloor() working {
 	}
 	var wg sync.WaitGroup
 	var puller *bus.Puller
-	one := func(d bus.Delivery) {
+	one := func(d port.Delivery) {
 		defer wg.Done()
 		ctx := context.Background()
 		dispatch := newDispatch()
@@ -123,7 +124,7 @@ func (b *bench) startFloor() working {
 		}
 		journaled := make(chan error, 1)
 		go func() { journaled <- b.journal.Write(ctx, run.Entry{Intent: intent}) }()
-		seq, err := b.conn.Runs().Save(ctx, d.ID, writes.start, writes.startHead, 0)
+		seq, err := b.conn.Save(ctx, d.ID, writes.start, writes.startHead, 0)
 		if err == nil {
 			err = <-journaled
 		}
@@ -132,11 +133,12 @@ func (b *bench) startFloor() working {
 			err = b.journal.Write(ctx, run.Entry{Effect: effect})
 		}
 		if err == nil {
-			_, err = b.conn.Runs().Save(ctx, d.ID, writes.end, writes.endHead, seq)
+			_, err = b.conn.Save(ctx, d.ID, writes.end, writes.endHead, seq)
 		}
 		if err == nil {
-			_, err = b.conn.Results().Append(ctx, []bus.Outgoing{
-				{ID: d.ID, Scope: bus.ScopeStep, N: 1, First: seq, Data: writes.stepOutcome}, {ID: d.ID, Scope: bus.ScopeRun, N: 1, First: seq, Data: writes.outcome},
+			_, err = b.conn.Append(ctx, []port.Outgoing{
+				{Outcome: &envelope.Outcome{Tenant: d.ID.Tenant, RunID: d.ID.Run, Scope: envelope.StepScope, N: 1}, First: seq, Data: writes.stepOutcome},
+				{Outcome: &envelope.Outcome{Tenant: d.ID.Tenant, RunID: d.ID.Run, Scope: envelope.RunScope, N: 1}, First: seq, Data: writes.outcome},
 			})
 		}
 		if err == nil {
@@ -149,7 +151,7 @@ func (b *bench) startFloor() working {
 		puller.Want(1)
 	}
 	started := make(chan struct{})
-	puller, err = b.conn.NewPuller([]string{queue}, bus.Turns{}, func(d bus.Delivery) {
+	puller, err = b.conn.NewPuller([]string{queue}, bus.Turns{}, func(d port.Delivery) {
 		<-started
 		wg.Add(1)
 		go one(d)

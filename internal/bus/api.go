@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/agentrun/executor/internal/port"
 )
 
 // storedMessage is a message of a stream, as its leader has it.
@@ -44,7 +46,7 @@ func (c *Conn) get(ctx context.Context, stream string, ask getRequest) (*storedM
 	}
 	m := reply.Message
 	if m == nil {
-		return nil, fmt.Errorf("%w: empty answer", ErrNotFound)
+		return nil, fmt.Errorf("%w: empty answer", port.ErrNotFound)
 	}
 	out := &storedMessage{Subject: m.Subject, Seq: m.Seq, Time: m.Time, Data: m.Data}
 	if len(m.Header) > 0 {
@@ -65,7 +67,7 @@ func (c *Conn) last(ctx context.Context, stream, subject string) (*storedMessage
 	return c.direct(ctx, stream+"."+subject, nil)
 }
 
-// direct asks the direct API of a stream for one message; ErrNotFound if it is not there. Any replica answers, and it may be
+// direct asks the direct API of a stream for one message; port.ErrNotFound if it is not there. Any replica answers, and it may be
 // behind. of is the stream, or stream and subject.
 func (c *Conn) direct(ctx context.Context, of string, ask []byte) (*storedMessage, error) {
 	p := c.ask("DIRECT.GET."+of, ask)
@@ -79,7 +81,7 @@ func (c *Conn) direct(ctx context.Context, of string, ask []byte) (*storedMessag
 			return directMessage(reply)
 		}
 		if reply.Header.Get("Status") == "404" {
-			return nil, ErrNotFound
+			return nil, port.ErrNotFound
 		}
 		if err := p.again(ctx); err != nil {
 			return nil, err
@@ -109,11 +111,28 @@ func directMessage(m *nats.Msg) (*storedMessage, error) {
 	return &storedMessage{Subject: subject, Seq: seq, Time: at.UTC(), Header: m.Header, Data: m.Data}, nil
 }
 
-// LastSequence is the sequence of the last message of a stream that matches a filter, said by the leader; 0 for none.
-func (c *Conn) LastSequence(ctx context.Context, stream, filter string) (uint64, error) {
+// LastLetter is the sequence of the last letter of a tenant ("": of all), said by the leader; 0 for none.
+func (c *Conn) LastLetter(ctx context.Context, tenant string) (uint64, error) {
+	return c.lastSequence(ctx, LettersStream, within(lettersPrefix, tenant))
+}
+
+// LastRun is LastLetter for the records.
+func (c *Conn) LastRun(ctx context.Context, tenant string) (uint64, error) {
+	return c.lastSequence(ctx, RunsStream, within(runsPrefix, tenant))
+}
+
+// within matches all subjects of a tenant below a prefix; "" is every tenant.
+func within(prefix, tenant string) string {
+	if tenant == "" {
+		return prefix + ">"
+	}
+	return prefix + tenant + ".>"
+}
+
+func (c *Conn) lastSequence(ctx context.Context, stream, filter string) (uint64, error) {
 	m, err := c.get(ctx, stream, getRequest{LastBySubject: filter})
 	switch {
-	case errors.Is(err, ErrNotFound):
+	case errors.Is(err, port.ErrNotFound):
 		return 0, nil
 	case err != nil:
 		return 0, fmt.Errorf("bus: last message of %s: %w", stream, err)
@@ -121,7 +140,32 @@ func (c *Conn) LastSequence(ctx context.Context, stream, filter string) (uint64,
 	return m.Seq, nil
 }
 
-// deleteMessage removes a message by its sequence; ErrNotFound if the sequence is gone already.
+// subjects calls fn with each subject of a stream that matches a filter.
+func (c *Conn) subjects(ctx context.Context, stream, filter string, fn func(subject string)) error {
+	ask := struct {
+		Filter string `json:"subjects_filter"`
+		Offset int    `json:"offset"`
+	}{Filter: filter}
+	for {
+		var page struct {
+			Total int `json:"total"`
+			State struct {
+				Subjects map[string]uint64 `json:"subjects"`
+			} `json:"state"`
+		}
+		if err := c.api(ctx, "STREAM.INFO."+stream, ask, &page); err != nil {
+			return err
+		}
+		for subject := range page.State.Subjects {
+			fn(subject)
+		}
+		if ask.Offset += len(page.State.Subjects); len(page.State.Subjects) == 0 || ask.Offset >= page.Total {
+			return nil
+		}
+	}
+}
+
+// deleteMessage removes a message by its sequence; port.ErrNotFound if the sequence is gone already.
 func (c *Conn) deleteMessage(ctx context.Context, stream string, seq uint64) error {
 	ask := struct {
 		Seq     uint64 `json:"seq"`
@@ -161,7 +205,7 @@ func (c *Conn) api(ctx context.Context, request string, ask, answer any) error {
 		case r == nil:
 			return json.Unmarshal(reply.Data, answer)
 		case r.ErrCode == codeDeleteFailed:
-			return fmt.Errorf("%w: %s", ErrNotFound, r.Description)
+			return fmt.Errorf("%w: %s", port.ErrNotFound, r.Description)
 		case r.ErrCode == codeStreamNotFound:
 			c.keeper.check()
 		case !r.passing():

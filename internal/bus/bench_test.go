@@ -11,6 +11,8 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/pkg/envelope"
 )
 
 type counter struct{ n atomic.Int64 }
@@ -20,7 +22,7 @@ func (c *counter) next() int { return int(c.n.Add(1)) }
 // BenchmarkSave is one record write at a time from each of many goroutines, as an executor does it.
 func BenchmarkSave(b *testing.B) {
 	c := setUp(b, bustest.Start(b).URL, bus.Config{})
-	ctx, body, h := context.Background(), make([]byte, 1024), bus.RecordHeader{State: "running", Lease: "h/i/1", Workflow: "w"}
+	ctx, body, h := context.Background(), make([]byte, 1024), port.Header{State: "running", Lease: "h/i/1", Workflow: "w"}
 	var n counter
 	b.ReportAllocs()
 	b.SetParallelism(32)
@@ -28,7 +30,7 @@ func BenchmarkSave(b *testing.B) {
 		id, seq := runID(n.next()), uint64(0)
 		for pb.Next() {
 			var err error
-			if seq, err = c.Runs().Save(ctx, id, body, h, seq); err != nil {
+			if seq, err = c.Save(ctx, id, body, h, seq); err != nil {
 				b.Error(err)
 				return
 			}
@@ -79,9 +81,9 @@ func BenchmarkAppend(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			id := runID(n.next())
-			_, err := c.Results().Append(ctx, []bus.Outgoing{
-				{ID: id, Scope: bus.ScopeStep, N: 1, First: 1, Data: body},
-				{ID: id, Scope: bus.ScopeRun, N: 1, First: 1, Data: body},
+			_, err := c.Append(ctx, []port.Outgoing{
+				{Outcome: which(id, envelope.StepScope, 1), First: 1, Data: body},
+				{Outcome: which(id, envelope.RunScope, 1), First: 1, Data: body},
 			})
 			if err != nil {
 				b.Error(err)
@@ -94,14 +96,14 @@ func BenchmarkAppend(b *testing.B) {
 func BenchmarkLoad(b *testing.B) {
 	c := setUp(b, bustest.Start(b).URL, bus.Config{})
 	ctx := context.Background()
-	if _, err := c.Runs().Save(ctx, runID(1), fmt.Append(nil, make([]byte, 700)), bus.RecordHeader{State: "s"}, 0); err != nil {
+	if _, err := c.Save(ctx, runID(1), fmt.Append(nil, make([]byte, 700)), port.Header{State: "s"}, 0); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
 	b.SetParallelism(32)
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			if _, err := c.Runs().Load(ctx, runID(1)); err != nil {
+			if _, err := c.Load(ctx, runID(1)); err != nil {
 				b.Error(err)
 				return
 			}

@@ -14,37 +14,43 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/boottime"
+	"github.com/agentrun/executor/internal/port"
 )
 
-// Errors that callers branch on.
+// Errors that callers branch on, beside those of port.
 var (
-	// ErrNotFound: nothing is there, said by the leader.
-	ErrNotFound = errors.New("not found")
-	// ErrConflict: the write was refused for good; another revision is stored. Read again and decide again.
-	ErrConflict = errors.New("another revision is stored")
-	// ErrStoreFull: the stream refuses new subjects because of its limit. Nothing was stored.
-	ErrStoreFull = errors.New("the store is full")
 	// ErrTooLarge: the message is above the server's or the stream's limit. Nothing was stored.
-	ErrTooLarge = errors.New("message too large")
+	ErrTooLarge error = refused("message too large")
+	// ErrDenied: the user of this connection may not write there.
+	ErrDenied error = refused("not permitted")
 	// ErrUnsettled: the context ended before it was known whether the write landed. It may still land.
 	ErrUnsettled = errors.New("the write may or may not have landed")
 	// ErrGap: an earlier message of the result subject is missing; publish from there.
 	ErrGap = errors.New("an earlier outcome is missing")
 	// ErrNotLiteral: a name in the subject is no identifier. A wildcard would be taken for one by the server later.
 	ErrNotLiteral = errors.New("not an identifier")
-	// ErrDenied: the user of this connection may not write there.
-	ErrDenied = errors.New("not permitted")
 	// ErrClosed: the connection was closed by this process.
 	ErrClosed = errors.New("connection closed")
 )
 
-// Refusal is a definite answer of the server that none of the sentinels stands for; repeating the write is no use.
+// refused is a port.ErrRefused with its reason.
+type refused string
+
+func (r refused) Error() string { return string(r) }
+
+// Is says that the store does not take it, now or later.
+func (refused) Is(target error) bool { return target == port.ErrRefused }
+
+// Refusal is a port.ErrRefused of the server that no other sentinel stands for.
 type Refusal struct {
 	Code        int    // the server's error code, for example 10097
 	Description string // the server's text
 }
 
 func (r *Refusal) Error() string { return fmt.Sprintf("refused: %s (%d)", r.Description, r.Code) }
+
+// Is says that the store does not take it, now or later.
+func (*Refusal) Is(target error) bool { return target == port.ErrRefused }
 
 // Options say how to reach the server.
 type Options struct {
@@ -75,7 +81,15 @@ type Options struct {
 	StalledAfter time.Duration
 }
 
-// Conn is one connection with everything that hangs on it.
+var (
+	_ port.Store = (*Conn)(nil)
+	_ port.Fleet = (*Conn)(nil)
+	_ port.Watch = (*Conn)(nil)
+	_ port.Scan  = (*Conn)(nil)
+	_ port.Waker = (*Conn)(nil)
+)
+
+// Conn is one connection with everything that hangs on it: the store, the fleet's records, the watches.
 type Conn struct {
 	nc   *nats.Conn
 	js   jetstream.JetStream
@@ -105,7 +119,6 @@ type Conn struct {
 	keeper *keeper
 	clock  Clock
 	stalls stalls
-	runs   Runs
 }
 
 // Connect starts the connection and returns at once: if no server answers, it goes on trying in the background, for
@@ -128,7 +141,6 @@ func Connect(o Options) (*Conn, error) {
 	c.seen.Store(o.Seen)
 	c.keeper = newKeeper(c)
 	c.clock.now = boottime.Now
-	c.runs.conn = c
 	c.stalls.connected(time.Now())
 	c.mux = newMux(o.AttemptTimeout)
 	nc, err := nats.Connect(o.URL, c.natsOptions(o)...)

@@ -10,43 +10,17 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
-// Kind says which of a queue's two streams a delivery is from.
-type Kind int
-
-// The two kinds of deliveries.
-const (
-	Job Kind = iota
-	Wake
-)
-
-func (k Kind) String() string {
-	if k == Wake {
-		return "wake"
-	}
-	return "job"
-}
-
-// Delivery is a job or a wake in this process's hands until it is acknowledged, released, or the ack wait passes
-// without InProgress. Acknowledgements are not fenced and may be lost: a delivery can come again at any time.
-type Delivery struct {
-	Kind    Kind
-	Queue   string // of the consumer, so always an identifier
-	ID      run.ID // as in the subject; not identifiers unless Valid
-	Valid   bool   // the subject's tokens are identifiers of contract §1
-	Subject string
-	Data    []byte
-	Headers map[string][]string
-
-	Seq         uint64    // in the stream; with Time it names the message
-	Time        time.Time // when the server stored it
-	Redelivered bool      // a hint only: the server forgets under a crash
-
+// answer is how a delivery is answered. Acknowledgements are not fenced and may be lost.
+type answer struct {
 	conn    *Conn
+	seq     uint64
+	subject string
 	reply   string
-	pending uint64 // not delivered yet, behind this one
 	claimed string // the stream, of a message that was taken out of its order
 	claims  *Claims
 }
@@ -56,65 +30,58 @@ var (
 	inProgressBody = []byte("+WPI")
 )
 
-// Ack removes the message from its stream. Plain: nil says only that it was handed to the connection.
-func (d *Delivery) Ack() error {
-	if d.claimed != "" {
-		d.claims.finish(d.Seq)
-		go d.remove()
+// Ack is port.Acker's.
+func (a *answer) Ack() error {
+	if a.claimed != "" {
+		a.claims.finish(a.seq)
+		go a.remove()
 		return nil
 	}
-	return d.answer(ackBody)
+	return a.say(ackBody)
 }
 
 // remove deletes a message that was taken out of its order. If that fails it is delivered in its order.
-func (d *Delivery) remove() {
+func (a *answer) remove() {
 	ctx, cancel := context.WithTimeout(context.Background(), askWait)
 	defer cancel()
-	if err := d.conn.deleteMessage(ctx, d.claimed, d.Seq); err != nil && !errors.Is(err, ErrNotFound) {
-		d.conn.log.Debug("job not removed, it will come again", "subject", d.Subject, "error", err)
+	if err := a.conn.deleteMessage(ctx, a.claimed, a.seq); err != nil && !errors.Is(err, port.ErrNotFound) {
+		a.conn.log.Debug("job not removed, it will come again", "subject", a.subject, "error", err)
 	}
 }
 
-// InProgress starts the ack wait anew. Plain, like Ack. Nobody waits for a message that was taken out of its order: it is
-// in the stream until Ack, and Release leaves it there.
-func (d *Delivery) InProgress() error { return d.answer(inProgressBody) }
+// InProgress is port.Acker's. Nobody waits for a message that was taken out of its order: it is in the stream until Ack,
+// and Release leaves it there.
+func (a *answer) InProgress() error { return a.say(inProgressBody) }
 
-// Release gives the message back, to be delivered again after delay, which the server may forget in a crash.
-func (d *Delivery) Release(delay time.Duration) error {
-	d.claims.finish(d.Seq)
+// Release is port.Acker's.
+func (a *answer) Release(delay time.Duration) error {
+	a.claims.finish(a.seq)
 	if delay <= 0 {
-		return d.answer([]byte("-NAK"))
+		return a.say([]byte("-NAK"))
 	}
-	return d.answer(fmt.Appendf(nil, `-NAK {"delay": %d}`, delay.Nanoseconds()))
+	return a.say(fmt.Appendf(nil, `-NAK {"delay": %d}`, delay.Nanoseconds()))
 }
 
-func (d *Delivery) answer(body []byte) error {
-	if d.claimed != "" {
+func (a *answer) say(body []byte) error {
+	if a.claimed != "" {
 		return nil
 	}
-	if err := d.conn.nc.Publish(d.reply, body); err != nil {
-		return fmt.Errorf("bus: answer %s: %w", d.Subject, err)
+	if err := a.conn.nc.Publish(a.reply, body); err != nil {
+		return fmt.Errorf("bus: answer %s: %w", a.subject, err)
 	}
 	return nil
 }
 
-// Traceparent is the trace context that came with the message, if any.
-func (d *Delivery) Traceparent() string { return nats.Header(d.Headers).Get(headerTraceparent) }
+// delivery makes of a message of a source what its taker gets.
+func (s *source) delivery(m run.Message, subject string, a *answer) port.Delivery {
+	tokens := parseQueueSubject(s.prefix, subject)
+	a.seq, a.subject = m.Seq, subject
+	return port.Delivery{Message: m, Wake: s.wake, ID: tokens.ID, Valid: tokens.Valid, Subject: subject, Acker: a}
+}
 
-func (c *Conn) deliveryOf(kind Kind, queue string, m *nats.Msg) (Delivery, bool) {
-	meta, ok := parseReply(m.Reply)
-	if !ok {
-		return Delivery{}, false
-	}
-	c.clock.heard(meta.at) // whoever wakes a run has seen it due: so does who is woken
-	tokens := ParseJobSubject(m.Subject)
-	if kind == Wake {
-		tokens = ParseWakeSubject(m.Subject)
-	}
-	return Delivery{
-		Kind: kind, Queue: queue, ID: tokens.ID, Valid: tokens.Valid, Subject: m.Subject, Data: m.Data, Headers: m.Header,
-		Seq: meta.stream, Time: meta.at, Redelivered: meta.delivered > 1, conn: c, reply: m.Reply, pending: meta.pending,
-	}, true
+// message is a job or a wake in the run's words.
+func message(queue string, seq uint64, at time.Time, h nats.Header, data []byte) run.Message {
+	return run.Message{Seq: seq, Time: envelope.TimeOf(at), Queue: queue, Trace: h.Get(headerTraceparent), Data: data}
 }
 
 // replyMeta is what the server says about a delivery in its reply subject.

@@ -11,22 +11,23 @@ import (
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/fair"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/run"
 )
 
 // taken is what a puller delivered, in order.
 type taken struct {
 	mu  sync.Mutex
-	all []bus.Delivery
+	all []port.Delivery
 }
 
-func (x *taken) add(d bus.Delivery) {
+func (x *taken) add(d port.Delivery) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.all = append(x.all, d)
 }
 
-func (x *taken) of(tenant string) (out []bus.Delivery) {
+func (x *taken) of(tenant string) (out []port.Delivery) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, d := range x.all {
@@ -57,7 +58,7 @@ func TestWhatWasClaimedAtADeathComesInItsOrder(t *testing.T) {
 		x := &taken{}
 		free := make(chan struct{}, 1000)
 		shares := fair.New(nil)
-		p, err := c.NewPuller([]string{"default"}, bus.Turns{Shares: shares, Claims: claims}, func(d bus.Delivery) {
+		p, err := c.NewPuller([]string{"default"}, bus.Turns{Shares: shares, Claims: claims}, func(d port.Delivery) {
 			shares.Start(d.ID.Tenant)
 			defer shares.End(d.ID.Tenant)
 			x.add(d)

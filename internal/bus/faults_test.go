@@ -12,6 +12,8 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/pkg/envelope"
 )
 
 // losing drops the first n publish acknowledgements of a stream, and closes lost after the last.
@@ -36,15 +38,15 @@ func TestSaveWithLostAcknowledgements(t *testing.T) {
 	proxy := bustest.StartProxy(t, server)
 	c := setUp(t, proxy.URL, bus.Config{})
 	direct := dial(t, server.URL)
-	ctx, h := deadline(t), bus.RecordHeader{State: "ready"}
+	ctx, h := deadline(t), port.Header{State: "ready"}
 
 	drop, lost := losing(1, bus.RunsStream)
 	proxy.Drop(drop)
-	seq, err := c.Runs().Save(ctx, runID(1), []byte("mine"), h, 0)
+	seq, err := c.Save(ctx, runID(1), []byte("mine"), h, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rec, err := c.Runs().Load(ctx, runID(1)); err != nil || rec.Seq != seq {
+	if rec, err := c.Load(ctx, runID(1)); err != nil || rec.Seq != seq {
 		t.Fatalf("stored at %d, told %d: %v", rec.Seq, seq, err)
 	}
 	receive(t, "the loss", lost)
@@ -54,14 +56,14 @@ func TestSaveWithLostAcknowledgements(t *testing.T) {
 	proxy.Drop(drop)
 	result := make(chan error, 1)
 	go func() {
-		_, err := c.Runs().Save(ctx, runID(1), []byte("mine again"), h, seq)
+		_, err := c.Save(ctx, runID(1), []byte("mine again"), h, seq)
 		result <- err
 	}()
 	receive(t, "the loss", lost)
-	if _, err := direct.Runs().Save(ctx, runID(1), []byte("another's"), h, seq+1); err != nil {
+	if _, err := direct.Save(ctx, runID(1), []byte("another's"), h, seq+1); err != nil {
 		t.Fatal(err)
 	}
-	if err := receive(t, "the answer", result); !errors.Is(err, bus.ErrConflict) {
+	if err := receive(t, "the answer", result); !errors.Is(err, port.ErrConflict) {
 		t.Fatalf("overwritten: %v", err)
 	}
 }
@@ -70,22 +72,22 @@ func TestSaveAgainstAHungServer(t *testing.T) {
 	server := bustest.Start(t)
 	proxy := bustest.StartProxy(t, server)
 	c := setUp(t, proxy.URL, bus.Config{})
-	h := bus.RecordHeader{State: "ready"}
+	h := port.Header{State: "ready"}
 
 	proxy.Hold()
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	_, err := c.Runs().Save(short, runID(1), []byte("mine"), h, 0)
+	_, err := c.Save(short, runID(1), []byte("mine"), h, 0)
 	if !errors.Is(err, bus.ErrUnsettled) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("hung: %v", err)
 	}
 	proxy.Resume()
 	// It landed after all; the same bytes at the same revision find themselves.
-	seq, err := c.Runs().Save(deadline(t), runID(1), []byte("mine"), h, 0)
+	seq, err := c.Save(deadline(t), runID(1), []byte("mine"), h, 0)
 	if err != nil {
 		t.Fatalf("again: %v", err)
 	}
-	if rec, err := c.Runs().Load(deadline(t), runID(1)); err != nil || rec.Seq != seq {
+	if rec, err := c.Load(deadline(t), runID(1)); err != nil || rec.Seq != seq {
 		t.Fatalf("stored at %d, said to be at %d: %v", rec.Seq, seq, err)
 	}
 }
@@ -97,7 +99,7 @@ func TestNothingIsUnsettledThatWasNeverSent(t *testing.T) {
 	bustest.Eventually(t, "the connection is seen to be gone", func() bool { return !c.Connected() })
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	_, err := c.Runs().Save(short, runID(1), []byte("mine"), bus.RecordHeader{}, 0)
+	_, err := c.Save(short, runID(1), []byte("mine"), port.Header{}, 0)
 	if err == nil || errors.Is(err, bus.ErrUnsettled) {
 		t.Fatalf("never sent: %v", err)
 	}
@@ -123,17 +125,17 @@ func TestWritesSurviveARestartInTheMiddle(t *testing.T) {
 					halfway <- struct{}{}
 				}
 				var err error
-				seq, err = c.Runs().Save(ctx, runID(w), fmt.Appendf(nil, "%d", n), bus.RecordHeader{State: "s"}, seq)
+				seq, err = c.Save(ctx, runID(w), fmt.Appendf(nil, "%d", n), port.Header{State: "s"}, seq)
 				if err != nil {
 					t.Errorf("writer %d, write %d: %v", w, n, err)
 					return
 				}
-				out := bus.Outgoing{
-					ID: runID(w), Scope: bus.ScopeStep, N: n, First: 1, Last: last, PublishedBefore: n > 1,
+				out := port.Outgoing{
+					Outcome: which(runID(w), envelope.StepScope, n), First: 1, Last: last, PublishedBefore: n > 1,
 					Data: fmt.Appendf(nil, "%d", n),
 				}
-				msgs := []bus.Outgoing{out}
-				seqs, err := c.Results().Append(ctx, msgs)
+				msgs := []port.Outgoing{out}
+				seqs, err := c.Append(ctx, msgs)
 				if err != nil || seqs[0] == 0 || !msgs[0].New {
 					t.Errorf("writer %d, outcome %d: %v, stored by it: %v", w, n, err, msgs[0].New)
 					return
@@ -154,11 +156,11 @@ func TestWritesSurviveARestartInTheMiddle(t *testing.T) {
 	wg.Wait()
 	receive(t, "the restart", goOn)
 	for w := range writers {
-		rec, err := c.Runs().Load(ctx, runID(w))
+		rec, err := c.Load(ctx, runID(w))
 		if err != nil || string(rec.Data) != fmt.Sprint(writes) {
 			t.Fatalf("record %d: %s %v", w, rec.Data, err)
 		}
-		last, err := c.Results().Last(ctx, runID(w), bus.ScopeStep)
+		last, err := c.LastOutcome(ctx, runID(w), envelope.StepScope)
 		if err != nil || last.N != writes {
 			t.Fatalf("outcomes of %d: %+v %v", w, last, err)
 		}
@@ -172,29 +174,28 @@ func TestWritesSurviveARestartInTheMiddle(t *testing.T) {
 
 func TestStoreFullRefusesNewRunsAndFinishesOldOnes(t *testing.T) {
 	onBothWith(t, bus.Config{MaxRuns: 2, MaxLetters: 1, MaxJobs: 2, Queues: []string{"default"}}, func(t *testing.T, c *bus.Conn) {
-		ctx, h := deadline(t), bus.RecordHeader{State: "s"}
+		ctx, h := deadline(t), port.Header{State: "s"}
 		var seqs [3]uint64
 		for i := range 2 {
 			var err error
-			if seqs[i], err = c.Runs().Save(ctx, runID(i), []byte("1"), h, 0); err != nil {
+			if seqs[i], err = c.Save(ctx, runID(i), []byte("1"), h, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := c.Runs().Save(ctx, runID(2), []byte("1"), h, 0); !errors.Is(err, bus.ErrStoreFull) {
+		if _, err := c.Save(ctx, runID(2), []byte("1"), h, 0); !errors.Is(err, port.ErrFull) {
 			t.Fatalf("third run: %v", err)
 		}
-		if _, err := c.Runs().Save(ctx, runID(1), bytes.Repeat([]byte("2"), 10_000), h, seqs[1]); err != nil {
+		if _, err := c.Save(ctx, runID(1), bytes.Repeat([]byte("2"), 10_000), h, seqs[1]); err != nil {
 			t.Fatalf("growing update in a full store: %v", err)
 		}
-		subject := bus.LetterSubject("acme", "owner", "run_1")
-		seq, err := c.Letters().Put(ctx, subject, []byte("{}"), nil, 0)
+		seq, err := c.PutLetter(ctx, runID(1), "owner", []byte("{}"), "l", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Letters().Put(ctx, bus.LetterSubject("acme", "owner", "run_2"), []byte("{}"), nil, 0); !errors.Is(err, bus.ErrStoreFull) {
+		if _, err := c.PutLetter(ctx, runID(2), "owner", []byte("{}"), "l", 0); !errors.Is(err, port.ErrFull) {
 			t.Fatalf("second letter: %v", err)
 		}
-		if _, err := c.Letters().Put(ctx, subject, []byte("claimed"), nil, seq); err != nil {
+		if _, err := c.PutLetter(ctx, runID(1), "owner", []byte("claimed"), "l", seq); err != nil {
 			t.Fatalf("letter replaced in a full store: %v", err)
 		}
 		for i := range 3 {
@@ -211,7 +212,7 @@ func TestTooLarge(t *testing.T) {
 	if c.MaxPayload() != 64<<10 {
 		t.Fatalf("max payload %d", c.MaxPayload())
 	}
-	_, err := c.Runs().Save(deadline(t), runID(1), make([]byte, 70<<10), bus.RecordHeader{}, 0)
+	_, err := c.Save(deadline(t), runID(1), make([]byte, 70<<10), port.Header{}, 0)
 	if !errors.Is(err, bus.ErrTooLarge) {
 		t.Fatalf("too large: %v", err)
 	}

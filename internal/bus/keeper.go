@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/agentrun/executor/internal/port"
 )
 
 const (
@@ -353,7 +355,7 @@ func (c *Conn) admit(ctx context.Context, stream string) (settled func(stored bo
 			}, nil
 		}
 		if fresh {
-			return nil, fmt.Errorf("%w: %s has %d messages", ErrStoreFull, stream, limit)
+			return nil, fmt.Errorf("%w: %s has %d messages", port.ErrFull, stream, limit)
 		}
 		if err := c.observe(ctx); err != nil {
 			return nil, err

@@ -5,39 +5,26 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/pkg/run"
 )
 
-// Letter is a dead letter as stored; the owner of its meaning is the run's record.
-type Letter struct {
-	Subject              string
-	Tenant, Owner, RunID string
-	Data                 []byte
-	Seq                  uint64
-	Time                 time.Time
-	Headers              map[string][]string
-}
+// headerLetterID is a letter's id beside its body.
+const headerLetterID = "Agentrun-Letter-Id"
 
-// Letters is the stream of open dead letters.
-type Letters struct{ conn *Conn }
-
-// Letters returns the stream of open dead letters.
-func (c *Conn) Letters() Letters { return Letters{c} }
-
-// Put stores a letter at subject (see LetterSubject) if expect is the subject's last sequence, 0 for none. The same
-// rules and errors as Runs.Save. A letter that exists can be replaced even when the stream is full.
-func (l Letters) Put(ctx context.Context, subject string, data []byte, headers map[string][]string, expect uint64) (uint64, error) {
-	h := make(nats.Header, len(headers)+1)
-	maps.Copy(h, headers)
-	h[headerExpect] = []string{strconv.FormatUint(expect, 10)}
-	var seq uint64
-	err := ErrNotLiteral
+// PutLetter is port.Store's. The rules and errors are those of Save. A letter that exists can be replaced even when the
+// stream is full.
+func (c *Conn) PutLetter(ctx context.Context, id run.ID, owner string, data []byte, letterID string, expect uint64) (seq uint64, err error) {
+	subject := LetterSubject(id.Tenant, owner, id.Run)
+	err = ErrNotLiteral
 	if literalSubject(subject) {
-		seq, err = l.conn.compareAndSet(ctx, LettersStream, &nats.Msg{Subject: subject, Header: h, Data: data}, expect)
+		h := nats.Header{headerExpect: {strconv.FormatUint(expect, 10)}, headerLetterID: {letterID}}
+		seq, err = c.compareAndSet(ctx, LettersStream, &nats.Msg{Subject: subject, Header: h, Data: data}, expect)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("bus: put letter %s at %d: %w", subject, expect, err)
@@ -45,101 +32,70 @@ func (l Letters) Put(ctx context.Context, subject string, data []byte, headers m
 	return seq, nil
 }
 
-// Get reads a letter at the leader; ErrNotFound if there is none.
-func (l Letters) Get(ctx context.Context, subject string) (Letter, error) {
-	m, err := l.conn.last(ctx, LettersStream, subject)
+// GetLetter is port.Store's.
+func (c *Conn) GetLetter(ctx context.Context, id run.ID, owner string) (port.Letter, error) {
+	subject := LetterSubject(id.Tenant, owner, id.Run)
+	m, err := c.last(ctx, LettersStream, subject)
 	if err != nil {
-		return Letter{}, fmt.Errorf("bus: get letter %s: %w", subject, err)
+		return port.Letter{}, fmt.Errorf("bus: get letter %s: %w", subject, err)
 	}
 	return letterOf(m.Subject, m.Seq, m.Time, m.Header, m.Data), nil
 }
 
-// List calls fn with each letter that matches filter (a subject with wildcards, for example
-// LetterSubject("acme", "*", "*")), oldest first, until fn returns false. Each is read at the leader, one after
-// another.
-func (l Letters) List(ctx context.Context, filter string, fn func(Letter) bool) error {
-	for seq := uint64(1); ; {
-		m, err := l.conn.get(ctx, LettersStream, getRequest{Seq: seq, NextBySubject: filter})
-		if errors.Is(err, ErrNotFound) {
-			return nil
+// Lettered are the runs that have a letter's message at this moment. Removals are not seen by a watch.
+func (c *Conn) Lettered(ctx context.Context) (map[run.ID]bool, error) {
+	out := map[run.ID]bool{}
+	err := c.subjects(ctx, LettersStream, lettersPrefix+">", func(subject string) {
+		if tenant, _, runID, ok := ParseLetterSubject(subject); ok {
+			out[run.ID{Tenant: tenant, Run: runID}] = true
 		}
-		if err != nil {
-			return fmt.Errorf("bus: list letters %s: %w", filter, err)
-		}
-		if !fn(letterOf(m.Subject, m.Seq, m.Time, m.Header, m.Data)) {
-			return nil
-		}
-		seq = m.Seq + 1
+	})
+	if err != nil {
+		return nil, fmt.Errorf("bus: runs that have a letter: %w", err)
 	}
+	return out, nil
 }
 
-// Subjects returns the subjects of all letters that match filter: what is not in it has been removed. Removals are not
-// seen by a watch.
-func (l Letters) Subjects(ctx context.Context, filter string) ([]string, error) {
-	var subjects []string
-	for {
-		var reply struct {
-			Total int `json:"total"`
-			State struct {
-				Subjects map[string]uint64 `json:"subjects"`
-			} `json:"state"`
-		}
-		ask := struct {
-			Filter string `json:"subjects_filter"`
-			Offset int    `json:"offset"`
-		}{filter, len(subjects)}
-		if err := l.conn.api(ctx, "STREAM.INFO."+LettersStream, ask, &reply); err != nil {
-			return nil, fmt.Errorf("bus: letters of %s: %w", filter, err)
-		}
-		for s := range reply.State.Subjects {
-			subjects = append(subjects, s)
-		}
-		if len(reply.State.Subjects) == 0 || len(subjects) >= reply.Total {
-			return subjects, nil
-		}
-	}
-}
-
-// Count is the number of letters that match filter.
-func (l Letters) Count(ctx context.Context, filter string) (int, error) {
-	subjects, err := l.Subjects(ctx, filter)
-	return len(subjects), err
-}
-
-// Delete removes the letter at seq; ErrNotFound if it is gone, or was replaced.
-func (l Letters) Delete(ctx context.Context, seq uint64) error {
-	if err := l.conn.deleteMessage(ctx, LettersStream, seq); err != nil {
+// DeleteLetter is port.Store's; one that was replaced is gone too.
+func (c *Conn) DeleteLetter(ctx context.Context, seq uint64) error {
+	if err := c.deleteMessage(ctx, LettersStream, seq); err != nil && !errors.Is(err, port.ErrNotFound) {
 		return fmt.Errorf("bus: delete letter at %d: %w", seq, err)
 	}
 	return nil
 }
 
-func letterOf(subject string, seq uint64, at time.Time, h nats.Header, data []byte) Letter {
-	out := Letter{Subject: subject, Data: data, Seq: seq, Time: at, Headers: h}
-	out.Tenant, out.Owner, out.RunID, _ = ParseLetterSubject(subject)
-	return out
+func letterOf(subject string, seq uint64, at time.Time, h nats.Header, data []byte) port.Letter {
+	l := port.Letter{LetterID: h.Get(headerLetterID), Data: data, Seq: seq, Time: at}
+	l.ID.Tenant, l.Owner, l.ID.Run, _ = ParseLetterSubject(subject)
+	return l
 }
 
-// Alert publishes an alert and waits for its acknowledgement. msgID lets the server drop a repetition within its
-// window; nothing depends on it, and an alert may come twice.
-func (c *Conn) Alert(ctx context.Context, subject string, data []byte, msgID string) error {
-	if !literalSubject(subject) {
-		return fmt.Errorf("bus: publish alert %s: %w", subject, ErrNotLiteral)
+// PutAlert is port.Store's: it waits for the acknowledgement. id lets the server drop a repetition within its window;
+// nothing depends on it, and an alert may come twice.
+func (c *Conn) PutAlert(ctx context.Context, tenant, owner, reason string, data []byte, id string) error {
+	msg := &nats.Msg{Subject: AlertSubject(tenant, owner, reason), Data: data}
+	if id != "" {
+		msg.Header = nats.Header{nats.MsgIdHdr: {id}}
 	}
-	msg := &nats.Msg{Subject: subject, Data: data}
-	if msgID != "" {
-		msg.Header = nats.Header{nats.MsgIdHdr: {msgID}}
+	err := ErrNotLiteral
+	if literalSubject(msg.Subject) {
+		err = c.put(ctx, msg)
 	}
+	if err != nil {
+		return fmt.Errorf("bus: publish alert %s: %w", msg.Subject, err)
+	}
+	return nil
+}
+
+// put publishes a message whose second copy does no harm and waits until it is stored.
+func (c *Conn) put(ctx context.Context, msg *nats.Msg) error {
 	p := c.publish(msg)
 	defer p.close()
 	_, refused, err := p.settle(ctx)
 	if err == nil && refused != nil {
 		err = refused.err()
 	}
-	if err != nil {
-		return fmt.Errorf("bus: publish alert %s: %w", subject, err)
-	}
-	return nil
+	return err
 }
 
 // hint is the body of a hint.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -61,13 +62,13 @@ func (p *Puller) look(ctx context.Context, s *source, budget int) (read int, err
 		for _, m := range batch {
 			tokens := parseQueueSubject(s.prefix, m.Subject)
 			tenant, priority := tokens.ID.Tenant, run.DefaultPriority
-			if s.kind == Job && p.turns.Claims.avoided(m.Seq) {
+			if !s.wake && p.turns.Claims.avoided(m.Seq) {
 				s.ahead.see(m.Seq, tenant, tokens.ID.Run)
 				continue
 			}
 			if !tokens.Valid {
-				tenant = InvalidTenant
-			} else if s.kind == Job {
+				tenant = port.InvalidTenant
+			} else if !s.wake {
 				priority = run.PriorityOf(m.Data)
 			}
 			s.ahead.add(m.Seq, tenant, tokens.ID.Run, priority)
@@ -139,25 +140,21 @@ func (p *Puller) claim(s *source, seq uint64, tenant string) {
 	p.mu.Unlock()
 	p.turns.Shares.Keep(tenant)
 	if !ok {
-		if err != nil && !errors.Is(err, ErrNotFound) {
+		if err != nil && !errors.Is(err, port.ErrNotFound) {
 			p.conn.log.Debug("job not claimed", "queue", s.queue, "seq", seq, "error", err)
 		}
 		p.turns.Unused()
 		p.poke()
 		return
 	}
-	if s.kind == Job {
+	if !s.wake {
 		p.turns.Claims.begin(seq)
 	}
 	p.conn.clock.heard(m.Time)
-	tokens := parseQueueSubject(s.prefix, m.Subject)
-	p.deliver(Delivery{
-		Kind: s.kind, Queue: s.queue, ID: tokens.ID, Valid: tokens.Valid, Subject: m.Subject, Data: m.Data, Headers: m.Header,
-		Seq: m.Seq, Time: m.Time, conn: p.conn, claimed: s.stream, claims: p.turns.Claims,
-	})
+	p.deliver(s.delivery(message(s.queue, m.Seq, m.Time, m.Header, m.Data), m.Subject, &answer{conn: p.conn, claimed: s.stream, claims: p.turns.Claims}))
 }
 
-// directGet reads one message by the direct API; ErrNotFound if it is gone.
+// directGet reads one message by the direct API; port.ErrNotFound if it is gone.
 func (c *Conn) directGet(ctx context.Context, stream string, seq uint64) (*storedMessage, error) {
 	ask, err := json.Marshal(getRequest{Seq: seq})
 	if err != nil {
@@ -235,7 +232,7 @@ func (p *Puller) lookAll(ctx context.Context) error {
 		budget = max(budget-n, 1)
 		p.mu.Lock()
 		s.looked = began
-		if s.kind == Job && s.pending > 0 {
+		if !s.wake && s.pending > 0 {
 			delivered = min(delivered, s.ahead.floor)
 		}
 		p.mu.Unlock()

@@ -8,13 +8,15 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/agentrun/executor/internal/port"
 )
 
 // PutObject stores a large result under name and returns when it is acknowledged. The same name again replaces it.
 // The bucket is made when it is first needed; its objects expire with the outcomes that name them. ErrDenied where this
 // user may not store any, and *Refusal where the server will not: trying again is no use.
 func (c *Conn) PutObject(ctx context.Context, name string, data []byte) error {
-	ctx, stop := c.untilDenied(ctx, ObjectsBucket)
+	ctx, stop := c.untilDenied(ctx, port.ObjectsBucket)
 	defer stop()
 	bucket, err := c.objects(ctx)
 	if err == nil {
@@ -64,7 +66,7 @@ func (c *Conn) untilDenied(ctx context.Context, name string) (context.Context, f
 	return ctx, func() { cancel(nil) }
 }
 
-// GetObject reads a large result whole; ErrNotFound if it is not there (any more).
+// GetObject reads a large result whole; port.ErrNotFound if it is not there (any more).
 func (c *Conn) GetObject(ctx context.Context, name string) ([]byte, error) {
 	bucket, err := c.objects(ctx)
 	if err != nil {
@@ -72,7 +74,7 @@ func (c *Conn) GetObject(ctx context.Context, name string) ([]byte, error) {
 	}
 	data, err := bucket.GetBytes(ctx, name)
 	if errors.Is(err, jetstream.ErrObjectNotFound) {
-		return nil, fmt.Errorf("bus: get object %s: %w", name, ErrNotFound)
+		return nil, fmt.Errorf("bus: get object %s: %w", name, port.ErrNotFound)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("bus: get object %s: %w", name, err)
@@ -81,7 +83,7 @@ func (c *Conn) GetObject(ctx context.Context, name string) ([]byte, error) {
 }
 
 func (c *Conn) objects(ctx context.Context) (jetstream.ObjectStore, error) {
-	bucket, err := c.js.ObjectStore(ctx, ObjectsBucket)
+	bucket, err := c.js.ObjectStore(ctx, port.ObjectsBucket)
 	if err == nil || !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return bucket, err
 	}
@@ -89,7 +91,7 @@ func (c *Conn) objects(ctx context.Context) (jetstream.ObjectStore, error) {
 	cfg := c.config
 	c.mu.Unlock()
 	return c.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
-		Bucket: ObjectsBucket, Description: "results above 256 KiB", TTL: choose(cfg.RunRetention, 0, retentionDefault),
+		Bucket: port.ObjectsBucket, Description: "results above 256 KiB", TTL: choose(cfg.RunRetention, 0, retentionDefault),
 		Storage: jetstream.FileStorage, Replicas: choose(cfg.Replicas, 0, replicasDefault),
 	})
 }

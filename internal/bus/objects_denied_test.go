@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/port"
 )
 
 // A user who may not store objects learns it by the server's refusal, and not by waiting: no request of his is answered.
@@ -26,7 +27,7 @@ func TestObjectsMayBeDenied(t *testing.T) {
 	setUp(t, at("all"), bus.Config{})
 	c := setUp(t, at("some"), bus.Config{})
 	ctx := deadline(t)
-	if err := c.PutObject(ctx, "t/r/s/d", make([]byte, 300<<10)); !errors.Is(err, bus.ErrDenied) || !strings.Contains(err.Error(), bus.ObjectsBucket) {
+	if err := c.PutObject(ctx, "t/r/s/d", make([]byte, 300<<10)); !errors.Is(err, bus.ErrDenied) || !strings.Contains(err.Error(), port.ObjectsBucket) {
 		t.Errorf("%v", err)
 	}
 	if ctx.Err() != nil {

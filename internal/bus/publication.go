@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/agentrun/executor/internal/port"
 )
 
 // The server's error codes that mean something here.
@@ -246,11 +248,11 @@ func (r *refusal) passing() bool {
 func (r *refusal) asError() error {
 	switch r.ErrCode {
 	case codeAccountFull, codeNoResources, codeNoStorage, codeStoreFailed:
-		return ErrStoreFull
+		return port.ErrFull
 	case codeMessageSize:
 		return ErrTooLarge
 	case codeNoMessage, codeNoSequence:
-		return ErrNotFound
+		return port.ErrNotFound
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/fair"
+	"github.com/agentrun/executor/internal/port"
 )
 
 const (
@@ -37,7 +38,7 @@ const (
 // it is before those that came earlier: see claim.
 type Puller struct {
 	conn    *Conn
-	deliver func(Delivery)
+	deliver func(port.Delivery)
 	turns   Turns
 	kick    chan struct{}
 	behind  chan struct{} // signals that there is a backlog
@@ -66,7 +67,7 @@ type Turns struct {
 
 // source is one consumer.
 type source struct {
-	kind     Kind
+	wake     bool // of the two streams of its queue it is that of wakes
 	queue    string
 	stream   string
 	prefix   string // of the stream's subjects
@@ -89,7 +90,7 @@ type source struct {
 
 // NewPuller subscribes; nothing is pulled before Want. deliver is called from one goroutine for each queue and kind,
 // or from one of its own for a message that is taken out of its order, and must hand the delivery on without waiting.
-func (c *Conn) NewPuller(queues []string, turns Turns, deliver func(Delivery)) (*Puller, error) {
+func (c *Conn) NewPuller(queues []string, turns Turns, deliver func(port.Delivery)) (*Puller, error) {
 	if turns.Shares == nil {
 		turns.Shares = fair.New(nil)
 	}
@@ -104,8 +105,8 @@ func (c *Conn) NewPuller(queues []string, turns Turns, deliver func(Delivery)) (
 		kick: make(chan struct{}, 1), behind: make(chan struct{}, 1), stopped: make(chan struct{}), done: make(chan struct{}),
 	}
 	for _, queue := range queues {
-		for _, kind := range []Kind{Wake, Job} {
-			if err := p.addSource(kind, queue); err != nil {
+		for _, wake := range []bool{true, false} {
+			if err := p.addSource(wake, queue); err != nil {
 				p.unsubscribe()
 				return nil, err
 			}
@@ -116,22 +117,22 @@ func (c *Conn) NewPuller(queues []string, turns Turns, deliver func(Delivery)) (
 	return p, nil
 }
 
-func (p *Puller) addSource(kind Kind, queue string) error {
+func (p *Puller) addSource(wake bool, queue string) error {
 	stream, prefix := JobsStream, jobsPrefix
-	if kind == Wake {
+	if wake {
 		stream, prefix = WakesStream, wakesPrefix
 	}
 	s := &source{
-		kind: kind, queue: queue, stream: stream, prefix: prefix, ahead: newAhead(),
+		wake: wake, queue: queue, stream: stream, prefix: prefix, ahead: newAhead(),
 		subject: p.conn.opts.API.Subject("CONSUMER.MSG.NEXT." + stream + "." + ConsumerName(queue)),
 		inbox:   p.conn.nc.NewInbox() + ".",
 	}
 	sub, err := p.conn.nc.Subscribe(s.inbox+"*", func(m *nats.Msg) { p.receive(s, m) })
 	if err != nil {
-		return fmt.Errorf("bus: pull %ss of %s: %w", kind, queue, err)
+		return fmt.Errorf("bus: pull from %s of %s: %w", stream, queue, err)
 	}
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
-		return fmt.Errorf("bus: pull %ss of %s: %w", kind, queue, err)
+		return fmt.Errorf("bus: pull from %s of %s: %w", stream, queue, err)
 	}
 	s.sub = sub
 	p.sources = append(p.sources, s)
@@ -252,7 +253,7 @@ func (p *Puller) ask(now time.Time) time.Duration {
 			p.keep(s, len(s.promised))
 		}
 		switch {
-		case s.left == 0 && p.paused && s.kind == Job:
+		case s.left == 0 && p.paused && !s.wake:
 		case s.left == 0 && now.Before(s.retryAt):
 			wait = min(wait, s.retryAt.Sub(now))
 		case s.left == 0:
@@ -381,7 +382,7 @@ func (p *Puller) Waits() (tenant string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.sources {
-		if p.paused && s.kind == Job {
+		if p.paused && !s.wake {
 			continue
 		}
 		if t, found := p.first(s); found && (!ok || p.turns.Shares.Before(t, tenant)) {
@@ -401,27 +402,30 @@ func (p *Puller) failed(s *source, now time.Time) {
 }
 
 func (p *Puller) receive(s *source, m *nats.Msg) {
-	d, ok := p.conn.deliveryOf(s.kind, s.queue, m)
+	meta, ok := parseReply(m.Reply)
 	if !ok { // no message of the stream, whatever its headers say: the server about the request
 		p.status(s, m)
 		return
 	}
+	p.conn.clock.heard(meta.at) // whoever wakes a run has seen it due: so does who is woken
+	d := s.delivery(message(s.queue, meta.stream, meta.at, m.Header, m.Data), m.Subject, &answer{conn: p.conn, reply: m.Reply})
+	d.Redelivered = meta.delivered > 1
 	tenant := d.ID.Tenant
 	if !d.Valid {
-		tenant = InvalidTenant
+		tenant = port.InvalidTenant
 	}
 	p.mu.Lock()
 	s.failures = 0
 	if s.left > 0 {
 		s.left--
 	}
-	s.pending = d.pending
+	s.pending = meta.pending
 	s.ahead.delivered(d.Seq)
-	if d.pending == 0 {
+	if meta.pending == 0 {
 		s.ahead = newAhead()
 	}
 	refill := s.left == 0
-	held := p.paused && s.kind == Job
+	held := p.paused && !s.wake
 	room := p.free > 0 && !p.ended && !held
 	if room {
 		p.free--
@@ -434,7 +438,7 @@ func (p *Puller) receive(s *source, m *nats.Msg) {
 		promised, s.promised = s.promised[0], s.promised[1:]
 	}
 	p.mu.Unlock()
-	if d.pending > 0 {
+	if meta.pending > 0 {
 		select {
 		case p.behind <- struct{}{}:
 		default:
@@ -485,7 +489,7 @@ func (p *Puller) status(s *source, m *nats.Msg) {
 		p.poke()
 		return
 	}
-	p.conn.log.Debug("pull ended", "queue", s.queue, "kind", s.kind.String(), "status", code, "description", m.Header.Get("Description"))
+	p.conn.log.Debug("pull ended", "queue", s.queue, "stream", s.stream, "status", code, "description", m.Header.Get("Description"))
 	p.failed(s, time.Now())
 	p.conn.keeper.check()
 	p.poke()

@@ -1,6 +1,7 @@
 package bus_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/port"
 )
 
 const waitLimit = time.Minute
@@ -37,7 +39,7 @@ func publishJob(t testing.TB, nc *nats.Conn, subject, data string) {
 	}
 }
 
-func startPuller(t testing.TB, c *bus.Conn, deliver func(bus.Delivery)) *bus.Puller {
+func startPuller(t testing.TB, c *bus.Conn, deliver func(port.Delivery)) *bus.Puller {
 	t.Helper()
 	p, err := c.NewPuller([]string{"default"}, bus.Turns{}, deliver)
 	if err != nil {
@@ -54,12 +56,12 @@ func TestPullerTakesNoMoreThanItHasSlotsFor(t *testing.T) {
 	for i := range 10 {
 		publishJob(t, nc, bus.JobSubject("default", runID(i)), "{}")
 	}
-	got := make(chan bus.Delivery, 100)
-	p := startPuller(t, c, func(d bus.Delivery) { got <- d })
+	got := make(chan port.Delivery, 100)
+	p := startPuller(t, c, func(d port.Delivery) { got <- d })
 	p.Want(3)
 	for range 3 {
 		d := receive(t, "a job", got)
-		if !d.Valid || d.Kind != bus.Job || d.Queue != "default" || d.Seq == 0 || d.Time.IsZero() || string(d.Data) != "{}" {
+		if !d.Valid || d.Wake || d.Queue != "default" || d.Seq == 0 || d.Time == 0 || string(d.Data) != "{}" {
 			t.Fatalf("delivery: %+v", d)
 		}
 		if err := d.Ack(); err != nil {
@@ -78,16 +80,16 @@ func TestPullerTakesNoMoreThanItHasSlotsFor(t *testing.T) {
 		t.Fatalf("%d deliveries without a slot", len(got))
 	}
 	p.Want(8)
-	kinds := map[bus.Kind]int{}
+	wakes := map[bool]int{}
 	for range 8 {
 		d := receive(t, "the rest", got)
-		kinds[d.Kind]++
+		wakes[d.Wake]++
 		if err := d.Ack(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if kinds[bus.Job] != 7 || kinds[bus.Wake] != 1 {
-		t.Fatalf("kinds: %v", kinds)
+	if wakes[false] != 7 || wakes[true] != 1 {
+		t.Fatalf("of wakes: %v", wakes)
 	}
 }
 
@@ -102,8 +104,8 @@ func TestPullerDeliversSubjectsThatAreNoIdentifiers(t *testing.T) {
 	for _, subject := range hostile {
 		publishJob(t, nc, subject, "x")
 	}
-	got := make(chan bus.Delivery, 100)
-	p := startPuller(t, c, func(d bus.Delivery) { got <- d })
+	got := make(chan port.Delivery, 100)
+	p := startPuller(t, c, func(d port.Delivery) { got <- d })
 	p.Want(10)
 	seen := map[string]bool{}
 	for range hostile {
@@ -127,9 +129,9 @@ func TestPullerSurvivesRestartsAndDeletions(t *testing.T) {
 	server := bustest.Start(t)
 	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
 	nc := server.Conn()
-	got := make(chan bus.Delivery, 100)
+	got := make(chan port.Delivery, 100)
 	var p *bus.Puller
-	p = startPuller(t, c, func(d bus.Delivery) {
+	p = startPuller(t, c, func(d port.Delivery) {
 		got <- d
 		if err := d.Ack(); err != nil {
 			t.Errorf("ack: %v", err)
@@ -193,8 +195,8 @@ func TestPullerDrainsAFullQueueOnce(t *testing.T) {
 	var mu sync.Mutex
 	seen := make(map[string]int, jobs)
 	all := make(chan struct{})
-	work := make(chan bus.Delivery, 64)
-	p, err := c.NewPuller([]string{"default", "other"}, bus.Turns{}, func(d bus.Delivery) { work <- d })
+	work := make(chan port.Delivery, 64)
+	p, err := c.NewPuller([]string{"default", "other"}, bus.Turns{}, func(d port.Delivery) { work <- d })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,12 +235,12 @@ func TestFindJob(t *testing.T) {
 	for i := range 3 {
 		publishJob(t, nc, bus.JobSubject("other", runID(i)), fmt.Sprint(i))
 	}
-	job, err := c.FindJob(deadline(t), runID(2), 0)
+	job, err := c.FindJob(deadline(t), runID(2))
 	if err != nil || job.Queue != "other" || string(job.Data) != "2" || job.Seq == 0 {
 		t.Fatalf("found %+v %v", job, err)
 	}
-	if _, err := c.FindJob(deadline(t), runID(2), job.Seq+1); err == nil {
-		t.Fatal("found a second one")
+	if _, err := c.FindJob(deadline(t), runID(3)); !errors.Is(err, port.ErrNotFound) {
+		t.Fatalf("found another: %v", err)
 	}
 }
 
@@ -254,27 +256,27 @@ func TestPullerDividesOneSlotAmongFullQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := make(chan bus.Delivery, 10)
-	p := startPuller(t, c, func(d bus.Delivery) { got <- d })
-	kinds := map[bus.Kind]int{}
+	got := make(chan port.Delivery, 10)
+	p := startPuller(t, c, func(d port.Delivery) { got <- d })
+	wakes := map[bool]int{}
 	for range each {
 		p.Want(1)
 		d := receive(t, "a delivery", got)
-		kinds[d.Kind]++
+		wakes[d.Wake]++
 		if err := d.Ack(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if kinds[bus.Job] < each/4 || kinds[bus.Wake] < each/4 {
-		t.Fatalf("of %d deliveries: %v", each, kinds)
+	if wakes[false] < each/4 || wakes[true] < each/4 {
+		t.Fatalf("of %d deliveries, by whether it is a wake: %v", each, wakes)
 	}
 }
 
 func TestPausedPullerStillTakesWakes(t *testing.T) {
 	server := bustest.Start(t)
 	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
-	got := make(chan bus.Delivery, 10)
-	p := startPuller(t, c, func(d bus.Delivery) {
+	got := make(chan port.Delivery, 10)
+	p := startPuller(t, c, func(d port.Delivery) {
 		got <- d
 		if err := d.Ack(); err != nil {
 			t.Errorf("ack: %v", err)
@@ -288,12 +290,12 @@ func TestPausedPullerStillTakesWakes(t *testing.T) {
 		if _, err := c.Wake(deadline(t), "default", runID(10+i)); err != nil {
 			t.Fatal(err)
 		}
-		if d := receive(t, "a wake", got); d.Kind != bus.Wake {
+		if d := receive(t, "a wake", got); !d.Wake {
 			t.Fatalf("a paused puller took %s", d.Subject)
 		}
 	}
 	p.Pause(false)
-	if d := receive(t, "the job", got); d.Kind != bus.Job || d.ID != runID(1) {
+	if d := receive(t, "the job", got); d.Wake || d.ID != runID(1) {
 		t.Fatalf("%+v", d)
 	}
 }

@@ -10,6 +10,9 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/pkg/run"
 )
 
 const (
@@ -147,7 +150,7 @@ func (c *Conn) listStrays(ctx context.Context, d *Depths) error {
 // strayQueue is the queue that takes a job's subject; literal is false where none can.
 func strayQueue(subject string) (queue string, literal bool) {
 	queue, _, inside := strings.Cut(strings.TrimPrefix(subject, jobsPrefix), ".")
-	return queue, inside && IsIdentifier(queue)
+	return queue, inside && run.ValidID(queue)
 }
 
 // drawStrays finds queues without a consumer by looking at the first job and at some others anywhere. What nobody pulls stays,
@@ -187,7 +190,7 @@ func (c *Conn) jobAt(ctx context.Context, seq uint64) (subject string, err error
 	}
 	m, err := c.direct(ctx, JobsStream, ask)
 	switch {
-	case errors.Is(err, ErrNotFound):
+	case errors.Is(err, port.ErrNotFound):
 		return "", nil
 	case err != nil:
 		return "", err

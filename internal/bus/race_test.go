@@ -9,6 +9,8 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/pkg/envelope"
 )
 
 func TestOneOfManyWritersWins(t *testing.T) {
@@ -19,11 +21,11 @@ func TestOneOfManyWritersWins(t *testing.T) {
 			var wg sync.WaitGroup
 			for w := range 32 {
 				wg.Go(func() {
-					_, err := c.Runs().Save(ctx, runID(round), fmt.Appendf(nil, "writer %d", w), bus.RecordHeader{State: "s"}, 0)
+					_, err := c.Save(ctx, runID(round), fmt.Appendf(nil, "writer %d", w), port.Header{State: "s"}, 0)
 					switch {
 					case err == nil:
 						won.Add(1)
-					case errors.Is(err, bus.ErrConflict):
+					case errors.Is(err, port.ErrConflict):
 						lost.Add(1)
 					default:
 						t.Errorf("writer %d: %v", w, err)
@@ -49,9 +51,9 @@ func TestManyAppendersOfTheSameOutcomes(t *testing.T) {
 		for range appenders {
 			wg.Go(func() {
 				for n := 1; n <= outcomes; n++ {
-					out := bus.Outgoing{ID: runID(1), Scope: bus.ScopeStep, N: n, First: 5, Data: fmt.Appendf(nil, "%d", n)}
-					msgs := []bus.Outgoing{out}
-					seqs, err := c.Results().Append(ctx, msgs)
+					out := port.Outgoing{Outcome: which(runID(1), envelope.StepScope, n), First: 5, Data: fmt.Appendf(nil, "%d", n)}
+					msgs := []port.Outgoing{out}
+					seqs, err := c.Append(ctx, msgs)
 					if msgs[0].New {
 						stored.Add(1)
 					}
@@ -68,7 +70,7 @@ func TestManyAppendersOfTheSameOutcomes(t *testing.T) {
 		if n := stored.Load(); n != outcomes {
 			t.Errorf("%d appenders were told that their copy is stored, of %d outcomes", n, outcomes)
 		}
-		facts, err := c.Results().Last(ctx, runID(1), bus.ScopeStep)
+		facts, err := c.LastOutcome(ctx, runID(1), envelope.StepScope)
 		if err != nil || facts.N != outcomes || facts.Seq != first.Load()+outcomes-1 {
 			t.Fatalf("last: %+v %v", facts, err)
 		}
@@ -81,10 +83,10 @@ func TestAppendWithLostAcknowledgements(t *testing.T) {
 	c := setUp(t, proxy.URL, bus.Config{})
 	drop, lost := losing(3, bus.ResultsStream)
 	proxy.Drop(drop)
-	seqs, err := c.Results().Append(deadline(t), []bus.Outgoing{
-		{ID: runID(1), Scope: bus.ScopeStep, N: 1, First: 5, Data: []byte("a")},
-		{ID: runID(1), Scope: bus.ScopeStep, N: 2, First: 5, Data: []byte("b")},
-		{ID: runID(1), Scope: bus.ScopeRun, N: 1, First: 5, Data: []byte("end")},
+	seqs, err := c.Append(deadline(t), []port.Outgoing{
+		{Outcome: which(runID(1), envelope.StepScope, 1), First: 5, Data: []byte("a")},
+		{Outcome: which(runID(1), envelope.StepScope, 2), First: 5, Data: []byte("b")},
+		{Outcome: which(runID(1), envelope.RunScope, 1), First: 5, Data: []byte("end")},
 	})
 	if err != nil || seqs[0] == 0 || seqs[1] != seqs[0]+1 || seqs[2] != seqs[0]+2 {
 		t.Fatalf("%v %v", seqs, err)
@@ -110,13 +112,13 @@ func TestWritesSurviveTheLossOfALeader(t *testing.T) {
 					halfway <- struct{}{}
 				}
 				var err error
-				seq, err = c.Runs().Save(ctx, runID(w), fmt.Appendf(nil, "%d", n), bus.RecordHeader{State: "s"}, seq)
+				seq, err = c.Save(ctx, runID(w), fmt.Appendf(nil, "%d", n), port.Header{State: "s"}, seq)
 				if err != nil {
 					t.Errorf("writer %d, write %d: %v", w, n, err)
 					return
 				}
-				seqs, err := c.Results().Append(ctx, []bus.Outgoing{{
-					ID: runID(w), Scope: bus.ScopeStep, N: n, First: 1, Last: last, PublishedBefore: n > 1, Data: []byte("x"),
+				seqs, err := c.Append(ctx, []port.Outgoing{{
+					Outcome: which(runID(w), envelope.StepScope, n), First: 1, Last: last, PublishedBefore: n > 1, Data: []byte("x"),
 				}})
 				if err != nil {
 					t.Errorf("writer %d, outcome %d: %v", w, n, err)
@@ -134,7 +136,7 @@ func TestWritesSurviveTheLossOfALeader(t *testing.T) {
 	wg.Wait()
 	leader.StartAgain()
 	for w := range writers {
-		if last, err := c.Results().Last(ctx, runID(w), bus.ScopeStep); err != nil || last.N != writes {
+		if last, err := c.LastOutcome(ctx, runID(w), envelope.StepScope); err != nil || last.N != writes {
 			t.Fatalf("outcomes of %d: %+v %v", w, last, err)
 		}
 	}

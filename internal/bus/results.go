@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -20,44 +23,6 @@ const (
 	headerPublication = "Agentrun-Publication" // random, of one attempt to publish: tells whose copy was stored
 )
 
-// Outgoing is one numbered outcome to publish.
-type Outgoing struct {
-	ID    run.ID
-	Scope string // ScopeStep or ScopeRun
-	N     int    // from 1, without gaps
-
-	// First is the sequence of the first revision of the run's record. It tells this run from an earlier one of the
-	// same name.
-	First uint64
-	// Last is the sequence of message N-1 in AGENTRUN_RESULTS; 0 if N is 1 or it is not known.
-	Last uint64
-	// PublishedBefore says that the record knows of an earlier message on this subject. Then an empty subject means
-	// that it has expired; without it, that it was never published.
-	PublishedBefore bool
-
-	Traceparent string // optional
-	Data        []byte
-
-	// New is set by Append: this very publication is what is stored, and was not there before. Of all that publish an
-	// outcome one is told so, or none, if it ended before it was answered.
-	New bool
-
-	publication string
-}
-
-// Posted is an outcome's place in the stream.
-type Posted struct {
-	Seq uint64
-	N   int
-	Run uint64 // header Agentrun-Run; 0 if absent
-}
-
-// Results is the stream of outcomes.
-type Results struct{ conn *Conn }
-
-// Results returns the stream of outcomes.
-func (c *Conn) Results() Results { return Results{c} }
-
 // Append publishes outcomes, all sent together in the order given on one connection, and waits until it is known of
 // each that it is in the stream. Messages of one subject must be in ascending order of N; a second one on a subject
 // goes out when the first is acknowledged, because it must name its sequence, and everything after it then too.
@@ -65,13 +30,13 @@ func (c *Conn) Results() Results { return Results{c} }
 // seqs has the sequence of each; 0 for one that a message with a higher N has already passed, and for those that did
 // not get that far when err is not nil. Publishing again what is there changes nothing and returns its sequence.
 // Errors: ErrGap (the subject's last message is older than N-1: publish the earlier ones first; the others may have
-// been published), ErrTooLarge, ErrStoreFull, *Refusal, and ErrUnsettled with the context's error. Those sent but not
+// been published), ErrTooLarge, port.ErrFull, *Refusal, and ErrUnsettled with the context's error. Those sent but not
 // named in seqs may be in the stream.
-func (r Results) Append(ctx context.Context, out []Outgoing) (seqs []uint64, err error) {
+func (c *Conn) Append(ctx context.Context, out []port.Outgoing) (seqs []uint64, err error) {
 	seqs = make([]uint64, len(out))
 	for i := range out {
-		if !literalRun(out[i].ID) {
-			return seqs, fmt.Errorf("bus: publish outcome of %s: %w", out[i].ID, ErrNotLiteral)
+		if !literalRun(out[i].Run()) {
+			return seqs, fmt.Errorf("bus: publish outcome of %s: %w", out[i].Run(), ErrNotLiteral)
 		}
 	}
 	last := make(map[string]uint64, 2)
@@ -80,25 +45,25 @@ func (r Results) Append(ctx context.Context, out []Outgoing) (seqs []uint64, err
 		pubs := make([]*publication, 0, end-start)
 		for i := start; i < end; i++ {
 			expect := out[i].Last
-			if known, ok := last[ResultSubject(out[i].ID, out[i].Scope)]; ok {
+			if known, ok := last[ResultSubject(out[i].Run(), out[i].Scope)]; ok {
 				expect = known
 			}
 			if expect == 0 && out[i].N > 1 && !out[i].PublishedBefore {
 				// Expecting nothing would pass on an empty subject, which here is a gap.
 				expect = noSequence
 			}
-			pubs = append(pubs, r.conn.publish(out[i].message(expect)))
+			pubs = append(pubs, c.publish(outcomeMessage(&out[i], expect)))
 		}
 		for i, p := range pubs {
 			o := &out[start+i]
 			var failed error
-			seqs[start+i], o.New, failed = r.confirm(ctx, o, p)
+			seqs[start+i], o.New, failed = c.confirm(ctx, o, p)
 			p.close()
 			if failed != nil && err == nil {
-				err = fmt.Errorf("bus: publish outcome %s/%s/%d: %w", o.ID, o.Scope, o.N, failed)
+				err = fmt.Errorf("bus: publish outcome %s/%s/%d: %w", o.Run(), o.Scope, o.N, failed)
 			}
 			if seqs[start+i] != 0 {
-				last[ResultSubject(o.ID, o.Scope)] = seqs[start+i]
+				last[ResultSubject(o.Run(), o.Scope)] = seqs[start+i]
 			}
 		}
 		if err != nil {
@@ -113,10 +78,10 @@ func (r Results) Append(ctx context.Context, out []Outgoing) (seqs []uint64, err
 const noSequence = 1 << 53
 
 // distinctSubjects returns the end of the longest run of out from start on in which no subject comes twice.
-func distinctSubjects(out []Outgoing, start int) int {
+func distinctSubjects(out []port.Outgoing, start int) int {
 	for end := start + 1; end < len(out); end++ {
 		for i := start; i < end; i++ {
-			if out[i].ID == out[end].ID && out[i].Scope == out[end].Scope {
+			if out[i].Run() == out[end].Run() && out[i].Scope == out[end].Scope {
 				return end
 			}
 		}
@@ -124,22 +89,22 @@ func distinctSubjects(out []Outgoing, start int) int {
 	return len(out)
 }
 
-func (o *Outgoing) message(expect uint64) *nats.Msg {
+// outcomeMessage names its attempt to publish at random.
+func outcomeMessage(o *port.Outgoing, expect uint64) *nats.Msg {
 	h := newHeaders(5)
 	h.set(headerExpect, strconv.FormatUint(expect, 10))
 	h.set(headerN, strconv.Itoa(o.N))
 	h.set(headerRun, strconv.FormatUint(o.First, 10))
-	o.publication = strconv.FormatUint(rand.Uint64(), 36)
-	h.set(headerPublication, o.publication)
+	h.set(headerPublication, strconv.FormatUint(rand.Uint64(), 36))
 	if o.Traceparent != "" {
 		h.set(headerTraceparent, o.Traceparent)
 	}
-	return &nats.Msg{Subject: ResultSubject(o.ID, o.Scope), Header: h.of, Data: o.Data}
+	return &nats.Msg{Subject: ResultSubject(o.Run(), o.Scope), Header: h.of, Data: o.Data}
 }
 
 // confirm waits until the outcome is in the stream; a refusal is settled by the subject's last message. stored says that
 // this publication put it there: a copy may have been stored although its acknowledgement was lost.
-func (r Results) confirm(ctx context.Context, o *Outgoing, p *publication) (at uint64, stored bool, err error) {
+func (c *Conn) confirm(ctx context.Context, o *port.Outgoing, p *publication) (at uint64, stored bool, err error) {
 	for {
 		seq, refused, err := p.settle(ctx)
 		if err != nil {
@@ -151,19 +116,19 @@ func (r Results) confirm(ctx context.Context, o *Outgoing, p *publication) (at u
 		if !refused.wrongSequence() {
 			return 0, false, refused.err()
 		}
-		last, publication, err := r.last(ctx, o.ID, o.Scope)
-		if errors.Is(err, ErrNotFound) {
-			last = Posted{}
+		last, publication, err := c.lastOutcome(ctx, o.Run(), o.Scope)
+		if errors.Is(err, port.ErrNotFound) {
+			last = port.Outcome{}
 		} else if err != nil {
 			return 0, false, p.abandoned(err)
 		}
 		before := last.N
-		if last.Run != o.First {
+		if last.First != o.First {
 			before = 0 // of another run with this id: counts as empty
 		}
 		switch {
 		case last.Seq != 0 && before == o.N:
-			return last.Seq, publication == o.publication, nil
+			return last.Seq, publication == p.msg.Header[headerPublication][0], nil
 		case before > o.N:
 			return 0, false, nil
 		case before != 0 && before < o.N-1, before == 0 && o.N > 1 && !o.PublishedBefore:
@@ -182,31 +147,31 @@ func (r Results) confirm(ctx context.Context, o *Outgoing, p *publication) (at u
 	}
 }
 
-// Last reads, at the leader, which message is the last of a result subject. ErrNotFound if there is none.
-func (r Results) Last(ctx context.Context, id run.ID, scope string) (Posted, error) {
-	p, _, err := r.last(ctx, id, scope)
-	return p, err
+// LastOutcome is port.Store's.
+func (c *Conn) LastOutcome(ctx context.Context, id run.ID, scope envelope.Scope) (port.Outcome, error) {
+	o, _, err := c.lastOutcome(ctx, id, scope)
+	return o, err
 }
 
-func (r Results) last(ctx context.Context, id run.ID, scope string) (p Posted, publication string, err error) {
-	m, err := r.conn.last(ctx, ResultsStream, ResultSubject(id, scope))
+func (c *Conn) lastOutcome(ctx context.Context, id run.ID, scope envelope.Scope) (o port.Outcome, publication string, err error) {
+	m, err := c.last(ctx, ResultsStream, ResultSubject(id, scope))
 	if err != nil {
-		return Posted{}, "", err
+		return port.Outcome{}, "", err
 	}
-	return postedOf(m.Seq, m.Header), m.Header.Get(headerPublication), nil
+	return outcomeOf(id, scope, m.Seq, m.Time, m.Header), m.Header.Get(headerPublication), nil
 }
 
-// Read returns the message at seq, for a result that its record keeps by sequence. ErrNotFound if it has expired.
-func (r Results) Read(ctx context.Context, seq uint64) ([]byte, error) {
-	m, err := r.conn.get(ctx, ResultsStream, getRequest{Seq: seq})
+// ReadOutcome is port.Store's.
+func (c *Conn) ReadOutcome(ctx context.Context, seq uint64) ([]byte, error) {
+	m, err := c.get(ctx, ResultsStream, getRequest{Seq: seq})
 	if err != nil {
 		return nil, fmt.Errorf("bus: read outcome at %d: %w", seq, err)
 	}
 	return m.Data, nil
 }
 
-func postedOf(seq uint64, h nats.Header) Posted {
+func outcomeOf(id run.ID, scope envelope.Scope, seq uint64, at time.Time, h nats.Header) port.Outcome {
 	n, _ := strconv.Atoi(h.Get(headerN))
 	first, _ := strconv.ParseUint(h.Get(headerRun), 10, 64)
-	return Posted{Seq: seq, N: n, Run: first}
+	return port.Outcome{ID: id, Scope: scope, N: n, First: first, Seq: seq, Time: at}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -25,18 +26,7 @@ const (
 	headerExpect   = "Nats-Expected-Last-Subject-Sequence"
 )
 
-// RecordHeader is what a run record says about itself beside its body.
-type RecordHeader struct {
-	State    string
-	Due      time.Time // whole milliseconds; zero: nothing is due
-	Lease    string    // holder/id/renewal; empty: none
-	Workflow string
-	Episode  int
-	Letter   string        // owner of the open letter; empty: none is open
-	TTL      time.Duration // rounded up to whole seconds; 0: stays until overwritten
-}
-
-func (h RecordHeader) nats(expect uint64) nats.Header {
+func header(h port.Header, expect uint64) nats.Header {
 	out := newHeaders(8)
 	out.set(headerExpect, strconv.FormatUint(expect, 10))
 	out.set(headerState, h.State)
@@ -76,8 +66,8 @@ func (h *headers) set(key, value string) {
 	h.of[key] = h.values[len(h.values)-1 : len(h.values) : len(h.values)]
 }
 
-func parseRecordHeader(h nats.Header) RecordHeader {
-	out := RecordHeader{
+func parseHeader(h nats.Header) port.Header {
+	out := port.Header{
 		State: h.Get(headerState), Lease: h.Get(headerLease), Workflow: h.Get(headerWorkflow), Letter: h.Get(headerLetter),
 	}
 	out.Episode, _ = strconv.Atoi(h.Get(headerEpisode))
@@ -90,67 +80,35 @@ func parseRecordHeader(h nats.Header) RecordHeader {
 	return out
 }
 
-// Record is a run record as stored. Seq is its revision; Time is the server's.
-type Record struct {
-	Data   []byte
-	Seq    uint64
-	Time   time.Time
-	Header RecordHeader
-}
-
-// Runs is the store of run records.
-type Runs struct{ conn *Conn }
-
-// Runs returns the store of run records.
-func (c *Conn) Runs() *Runs { return &c.runs }
-
-// Load reads the record at the leader. ErrNotFound if there is none; it asks until ctx ends.
-func (r *Runs) Load(ctx context.Context, id run.ID) (Record, error) {
+// Load is port.Store's; it asks until ctx ends.
+func (c *Conn) Load(ctx context.Context, id run.ID) (port.Record, error) {
 	if !literalRun(id) {
-		return Record{}, fmt.Errorf("bus: load run %s: %w", id, ErrNotLiteral)
+		return port.Record{}, fmt.Errorf("bus: load run %s: %w", id, ErrNotLiteral)
 	}
-	m, err := r.conn.last(ctx, RunsStream, RunSubject(id))
+	m, err := c.last(ctx, RunsStream, RunSubject(id))
 	if err != nil {
-		return Record{}, fmt.Errorf("bus: load run %s: %w", id, err)
+		return port.Record{}, fmt.Errorf("bus: load run %s: %w", id, err)
 	}
-	return Record{Data: m.Data, Seq: m.Seq, Time: m.Time, Header: parseRecordHeader(m.Header)}, nil
+	return port.Record{Data: m.Data, Seq: m.Seq, Time: m.Time, Header: parseHeader(m.Header)}, nil
 }
 
-// LoadSeq is Load for the revision only: 0 if there is no record.
-func (r *Runs) LoadSeq(ctx context.Context, id run.ID) (uint64, error) {
-	rec, err := r.Load(ctx, id)
-	if errors.Is(err, ErrNotFound) {
-		return 0, nil
-	}
-	return rec.Seq, err
-}
-
-// Save stores data as the record's next revision if expect is its present one (0: there must be none), and returns the
-// new revision. An error is not an answer: the same bytes are sent again at the same expected revision until they are
-// acknowledged or a leader read shows a newer revision; if that holds our bytes, it is ours.
+// Save is port.Store's. The same bytes are sent again at the same expected revision until they are acknowledged or a
+// leader read shows a newer revision; if that holds our bytes, it is ours.
 //
-// It returns only on an acknowledgement, ErrConflict, ErrStoreFull, ErrTooLarge, another *Refusal, or when ctx ends:
+// It returns only on an acknowledgement, port.ErrConflict, port.ErrFull, ErrTooLarge, another *Refusal, or when ctx ends:
 // then ErrUnsettled, if a copy may still land, with the context's error. What it acknowledges is as durable as the
 // server's sync settings make it.
-func (r *Runs) Save(ctx context.Context, id run.ID, data []byte, h RecordHeader, expect uint64) (uint64, error) {
-	msg := &nats.Msg{Subject: RunSubject(id), Header: h.nats(expect), Data: data}
+func (c *Conn) Save(ctx context.Context, id run.ID, data []byte, h port.Header, expect uint64) (uint64, error) {
+	msg := &nats.Msg{Subject: RunSubject(id), Header: header(h, expect), Data: data}
 	var seq uint64
 	err := ErrNotLiteral
 	if literalRun(id) {
-		seq, err = r.conn.compareAndSet(ctx, RunsStream, msg, expect)
+		seq, err = c.compareAndSet(ctx, RunsStream, msg, expect)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("bus: save run %s at %d: %w", id, expect, err)
 	}
 	return seq, nil
-}
-
-// Delete removes the record if seq is still its revision; ErrNotFound if that revision is gone.
-func (r *Runs) Delete(ctx context.Context, id run.ID, seq uint64) error {
-	if err := r.conn.deleteMessage(ctx, RunsStream, seq); err != nil {
-		return fmt.Errorf("bus: delete run %s at %d: %w", id, seq, err)
-	}
-	return nil
 }
 
 // compareAndSet publishes msg, which expects its subject's last sequence to be expect, until it is known what became
@@ -179,7 +137,7 @@ func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, 
 			}
 			return seq, nil
 		}
-		full := errors.Is(refused.asError(), ErrStoreFull)
+		full := errors.Is(refused.asError(), port.ErrFull)
 		if !full && !refused.wrongSequence() {
 			return 0, refused.err()
 		}
@@ -188,7 +146,7 @@ func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, 
 		}
 		// A refusal may answer a second copy of what was stored from the first: only the subject knows.
 		stored, err := c.last(ctx, stream, msg.Subject)
-		if err != nil && !errors.Is(err, ErrNotFound) {
+		if err != nil && !errors.Is(err, port.ErrNotFound) {
 			return 0, p.abandoned(err)
 		}
 		if err != nil {
@@ -207,7 +165,7 @@ func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, 
 			if stored.Seq < expect && stream == RunsStream {
 				c.doubt() // what was known to be stored is gone: expired, or the store has gone back
 			}
-			return 0, ErrConflict
+			return 0, port.ErrConflict
 		}
 		if err := p.again(ctx); err != nil {
 			return 0, err

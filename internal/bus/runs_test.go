@@ -13,6 +13,8 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -78,92 +80,88 @@ func streamState(t testing.TB, server *bustest.Server, stream string) jetstream.
 	return s.CachedInfo().State
 }
 
+// which is an outcome as far as its message names it.
+func which(id run.ID, scope envelope.Scope, n int) *envelope.Outcome {
+	return &envelope.Outcome{Tenant: id.Tenant, RunID: id.Run, Scope: scope, N: n}
+}
+
 func runID(n int) run.ID { return run.ID{Tenant: "acme", Run: fmt.Sprintf("run_%d", n)} }
 
 func TestSaveIsCompareAndSet(t *testing.T) {
 	onBoth(t, func(t *testing.T, c *bus.Conn) {
-		ctx, runs := deadline(t), c.Runs()
-		if _, err := runs.Load(ctx, runID(1)); !errors.Is(err, bus.ErrNotFound) {
+		ctx := deadline(t)
+		if _, err := c.Load(ctx, runID(1)); !errors.Is(err, port.ErrNotFound) {
 			t.Fatalf("load of nothing: %v", err)
 		}
 		due := time.UnixMilli(1_900_000_000_123).UTC()
-		h := bus.RecordHeader{State: "running", Due: due, Lease: "h/i/1", Workflow: "w", TTL: 90 * time.Minute}
-		first, err := runs.Save(ctx, runID(1), []byte("one"), h, 0)
+		h := port.Header{State: "running", Due: due, Lease: "h/i/1", Workflow: "w", TTL: 90 * time.Minute}
+		first, err := c.Save(ctx, runID(1), []byte("one"), h, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec, err := runs.Load(ctx, runID(1))
+		rec, err := c.Load(ctx, runID(1))
 		if err != nil || string(rec.Data) != "one" || rec.Seq != first || rec.Header != h || rec.Time.IsZero() {
 			t.Fatalf("load: %+v %v", rec, err)
 		}
-		if _, err := runs.Save(ctx, runID(1), []byte("other"), h, 0); !errors.Is(err, bus.ErrConflict) {
+		if _, err := c.Save(ctx, runID(1), []byte("other"), h, 0); !errors.Is(err, port.ErrConflict) {
 			t.Fatalf("second creation: %v", err)
 		}
-		if again, err := runs.Save(ctx, runID(1), []byte("one"), h, 0); err != nil || again != first {
+		if again, err := c.Save(ctx, runID(1), []byte("one"), h, 0); err != nil || again != first {
 			t.Fatalf("the same bytes at the same revision: %d %v", again, err)
 		}
-		second, err := runs.Save(ctx, runID(1), []byte("two"), bus.RecordHeader{State: "ok"}, first)
+		second, err := c.Save(ctx, runID(1), []byte("two"), port.Header{State: "ok"}, first)
 		if err != nil || second <= first {
 			t.Fatalf("update: %d %v", second, err)
 		}
-		if _, err := runs.Save(ctx, runID(1), []byte("late"), h, first); !errors.Is(err, bus.ErrConflict) {
+		if _, err := c.Save(ctx, runID(1), []byte("late"), h, first); !errors.Is(err, port.ErrConflict) {
 			t.Fatalf("late update: %v", err)
 		}
-		if _, err := runs.Save(ctx, runID(2), []byte("x"), h, 12345); !errors.Is(err, bus.ErrConflict) {
+		if _, err := c.Save(ctx, runID(2), []byte("x"), h, 12345); !errors.Is(err, port.ErrConflict) {
 			t.Fatalf("update of nothing: %v", err)
-		}
-		if err := runs.Delete(ctx, runID(1), first); !errors.Is(err, bus.ErrNotFound) {
-			t.Fatalf("delete of an old revision: %v", err)
-		}
-		if err := runs.Delete(ctx, runID(1), second); err != nil {
-			t.Fatal(err)
-		}
-		if seq, err := runs.LoadSeq(ctx, runID(1)); err != nil || seq != 0 {
-			t.Fatalf("after delete: %d %v", seq, err)
 		}
 	})
 }
 
 func TestResultsAreNumbered(t *testing.T) {
 	onBoth(t, func(t *testing.T, c *bus.Conn) {
-		ctx, results, id := deadline(t), c.Results(), runID(1)
-		o := func(n int, first uint64, data string) bus.Outgoing {
-			return bus.Outgoing{ID: id, Scope: bus.ScopeStep, N: n, First: first, Data: []byte(data)}
+		ctx, id := deadline(t), runID(1)
+		o := func(n int, first uint64, data string) port.Outgoing {
+			return port.Outgoing{Outcome: which(id, envelope.StepScope, n), First: first, Data: []byte(data)}
 		}
-		end := bus.Outgoing{ID: id, Scope: bus.ScopeRun, N: 1, First: 7, Data: []byte("end")}
-		seqs, err := results.Append(ctx, []bus.Outgoing{o(1, 7, "a"), o(2, 7, "b"), end})
+		end := port.Outgoing{Outcome: which(id, envelope.RunScope, 1), First: 7, Data: []byte("end")}
+		seqs, err := c.Append(ctx, []port.Outgoing{o(1, 7, "a"), o(2, 7, "b"), end})
 		if err != nil || len(seqs) != 3 || seqs[0] == 0 || seqs[1] <= seqs[0] || seqs[2] == 0 {
 			t.Fatalf("fresh: %v %v", seqs, err)
 		}
-		again, err := results.Append(ctx, []bus.Outgoing{o(2, 7, "b"), end})
+		again, err := c.Append(ctx, []port.Outgoing{o(2, 7, "b"), end})
 		if err != nil || again[0] != seqs[1] || again[1] != seqs[2] {
 			t.Fatalf("repeated: %v %v, was %v", again, err, seqs)
 		}
-		if passed, err := results.Append(ctx, []bus.Outgoing{o(1, 7, "a")}); err != nil || passed[0] != 0 {
+		if passed, err := c.Append(ctx, []port.Outgoing{o(1, 7, "a")}); err != nil || passed[0] != 0 {
 			t.Fatalf("passed by a higher one: %v %v", passed, err)
 		}
-		if _, err := results.Append(ctx, []bus.Outgoing{o(4, 7, "d")}); !errors.Is(err, bus.ErrGap) {
+		if _, err := c.Append(ctx, []port.Outgoing{o(4, 7, "d")}); !errors.Is(err, bus.ErrGap) {
 			t.Fatalf("gap: %v", err)
 		}
-		if next, err := results.Append(ctx, []bus.Outgoing{o(3, 7, "c")}); err != nil || next[0] <= seqs[2] {
+		if next, err := c.Append(ctx, []port.Outgoing{o(3, 7, "c")}); err != nil || next[0] <= seqs[2] {
 			t.Fatalf("next, last unknown: %v %v", next, err)
 		}
-		if _, err := results.Append(ctx, []bus.Outgoing{o(2, 900, "second run")}); !errors.Is(err, bus.ErrGap) {
+		if _, err := c.Append(ctx, []port.Outgoing{o(2, 900, "second run")}); !errors.Is(err, bus.ErrGap) {
 			t.Fatalf("another run's messages count as none: %v", err)
 		}
-		if seqs, err := results.Append(ctx, []bus.Outgoing{o(1, 900, "second run")}); err != nil || seqs[0] == 0 {
+		if seqs, err := c.Append(ctx, []port.Outgoing{o(1, 900, "second run")}); err != nil || seqs[0] == 0 {
 			t.Fatalf("a new run of the same name: %v %v", seqs, err)
 		}
-		expired := bus.Outgoing{ID: runID(2), Scope: bus.ScopeStep, N: 5, First: 8, Last: 3, PublishedBefore: true}
-		if seqs, err := results.Append(ctx, []bus.Outgoing{expired}); err != nil || seqs[0] == 0 {
+		expired := port.Outgoing{Outcome: which(runID(2), envelope.StepScope, 5), First: 8, Last: 3, PublishedBefore: true}
+		if seqs, err := c.Append(ctx, []port.Outgoing{expired}); err != nil || seqs[0] == 0 {
 			t.Fatalf("expired: %v %v", seqs, err)
 		}
-		last, err := results.Last(ctx, runID(2), bus.ScopeStep)
-		if err != nil || last.N != 5 || last.Run != 8 {
+		last, err := c.LastOutcome(ctx, runID(2), envelope.StepScope)
+		if err != nil || last.N != 5 || last.First != 8 {
 			t.Fatalf("last: %+v %v", last, err)
 		}
-		unpublished := bus.Outgoing{ID: runID(3), Scope: bus.ScopeStep, N: 2, First: 8}
-		if _, err := results.Append(ctx, []bus.Outgoing{unpublished}); !errors.Is(err, bus.ErrGap) {
+		unpublished := port.Outgoing{Outcome: which(runID(3), envelope.StepScope, 2), First: 8}
+		if _, err := c.Append(ctx, []port.Outgoing{unpublished}); !errors.Is(err, bus.ErrGap) {
 			t.Fatalf("never published: %v", err)
 		}
 	})

@@ -3,10 +3,10 @@ package bus
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -19,8 +19,8 @@ func (c *Conn) scan(ctx context.Context, w watch) error {
 	defer cancel(nil)
 	all := errors.New("everything was reported")
 	w.conn = c
-	w.mark = func(k ChangeKind) {
-		if k == Reset {
+	w.mark = func(k port.Kind) {
+		if k == port.Reset {
 			cancel(ErrRemade)
 			return
 		}
@@ -36,34 +36,32 @@ func (c *Conn) scan(ctx context.Context, w watch) error {
 	return err
 }
 
-// ScanRuns calls fn with every record whose revision is from or later, whole, in the order of their revisions, and returns
-// when all that were there have been reported; a few that are stored meanwhile may come too. fn is called from one
-// goroutine and may take its time: the server waits for it.
+// ScanRuns is port.Scan's; fn is called from one goroutine.
 func (c *Conn) ScanRuns(ctx context.Context, from uint64, fn func(id run.ID, seq uint64, data []byte)) error {
 	return c.scan(ctx, watch{
-		stream: RunsStream, filter: runsPrefix + ">", start: StartAt{Seq: from},
+		stream: RunsStream, filter: runsPrefix + ">", first: from,
 		report: func(m *nats.Msg, meta replyMeta) {
-			if id, ok := ParseRunSubject(m.Subject); ok && id != FleetRecord {
+			if id, ok := ParseRunSubject(m.Subject); ok && id != port.ActiveID {
 				fn(id, meta.stream, m.Data)
 			}
 		},
 	})
 }
 
-// ScanResults is ScanRuns for what is known of every outcome without its body.
-func (c *Conn) ScanResults(ctx context.Context, fn func(id run.ID, scope string, p Posted, at time.Time)) error {
+// ScanOutcomes is port.Scan's.
+func (c *Conn) ScanOutcomes(ctx context.Context, fn func(port.Outcome)) error {
 	return c.scan(ctx, watch{
 		stream: ResultsStream, filter: resultsPrefix + ">", headersOnly: true,
 		report: func(m *nats.Msg, meta replyMeta) {
 			if id, scope, ok := ParseResultSubject(m.Subject); ok {
-				fn(id, scope, postedOf(meta.stream, m.Header), meta.at)
+				fn(outcomeOf(id, scope, meta.stream, meta.at, m.Header))
 			}
 		},
 	})
 }
 
-// ScanLetters is ScanRuns for the letters.
-func (c *Conn) ScanLetters(ctx context.Context, fn func(Letter)) error {
+// ScanLetters is port.Scan's.
+func (c *Conn) ScanLetters(ctx context.Context, fn func(port.Letter)) error {
 	return c.scan(ctx, watch{
 		stream: LettersStream, filter: lettersPrefix + ">",
 		report: func(m *nats.Msg, meta replyMeta) { fn(letterOf(m.Subject, meta.stream, meta.at, m.Header, m.Data)) },

@@ -11,6 +11,8 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/pkg/envelope"
 )
 
 func streamConfig(t testing.TB, server *bustest.Server, stream string) jetstream.StreamConfig {
@@ -184,19 +186,19 @@ func TestEveryStreamThatDisappearsIsMadeAgain(t *testing.T) {
 	nc := server.Conn()
 	writes := map[string]func(context.Context) error{
 		bus.RunsStream: func(ctx context.Context) error {
-			_, err := c.Runs().Save(ctx, runID(1), []byte("x"), bus.RecordHeader{State: "s"}, 0)
+			_, err := c.Save(ctx, runID(1), []byte("x"), port.Header{State: "s"}, 0)
 			return err
 		},
 		bus.ResultsStream: func(ctx context.Context) error {
-			_, err := c.Results().Append(ctx, []bus.Outgoing{{ID: runID(1), Scope: bus.ScopeRun, N: 1, First: 1}})
+			_, err := c.Append(ctx, []port.Outgoing{{Outcome: which(runID(1), envelope.RunScope, 1), First: 1}})
 			return err
 		},
 		bus.LettersStream: func(ctx context.Context) error {
-			_, err := c.Letters().Put(ctx, bus.LetterSubject("acme", "o", "r"), []byte("x"), nil, 0)
+			_, err := c.PutLetter(ctx, runID(1), "o", []byte("x"), "l", 0)
 			return err
 		},
 		bus.AlertsStream: func(ctx context.Context) error {
-			return c.Alert(ctx, bus.AlertSubject("acme", "o", "poison_job"), []byte("x"), "id")
+			return c.PutAlert(ctx, "acme", "o", "poison_job", []byte("x"), "id")
 		},
 		bus.WakesStream: func(ctx context.Context) error {
 			_, err := c.Wake(ctx, "default", runID(1))
@@ -251,7 +253,7 @@ func TestAStoreThatHasGoneBack(t *testing.T) {
 	server := bustest.Start(t)
 	c := setUp(t, server.URL, bus.Config{})
 	save := func(n int) (seq uint64) {
-		seq, err := c.Runs().Save(deadline(t), runID(n), []byte("x"), bus.RecordHeader{State: "s"}, 0)
+		seq, err := c.Save(deadline(t), runID(n), []byte("x"), port.Header{State: "s"}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -338,8 +340,8 @@ func TestWhatIsChangedByHandIsNamed(t *testing.T) {
 func TestAStreamMadeAnewHasNewSequences(t *testing.T) {
 	server := bustest.Start(t)
 	c := setUp(t, server.URL, bus.Config{})
-	h := bus.RecordHeader{State: "ready"}
-	old, err := c.Runs().Save(deadline(t), runID(1), []byte("old"), h, 0)
+	h := port.Header{State: "ready"}
+	old, err := c.Save(deadline(t), runID(1), []byte("old"), h, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,11 +351,11 @@ func TestAStreamMadeAnewHasNewSequences(t *testing.T) {
 	if err := c.Setup(deadline(t), bus.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	fresh, err := c.Runs().Save(deadline(t), runID(1), []byte("new"), h, 0)
+	fresh, err := c.Save(deadline(t), runID(1), []byte("new"), h, 0)
 	if err != nil || fresh <= old {
 		t.Fatalf("the first revision is %d, in the lost stream it was %d: %v", fresh, old, err)
 	}
-	if _, err := c.Runs().Save(deadline(t), runID(1), []byte("stale"), h, old); !errors.Is(err, bus.ErrConflict) {
+	if _, err := c.Save(deadline(t), runID(1), []byte("stale"), h, old); !errors.Is(err, port.ErrConflict) {
 		t.Fatalf("a write on the lost stream's revision: %v", err)
 	}
 }

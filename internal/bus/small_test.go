@@ -8,6 +8,8 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -15,13 +17,13 @@ func TestSubjects(t *testing.T) {
 	id := run.ID{Tenant: "acme", Run: "run_1"}
 	for got, want := range map[string]string{
 		bus.JobSubject("q", id):                                "agentrun.jobs.q.acme.run_1",
-		bus.ResultSubject(id, bus.ScopeStep):                   "agentrun.results.acme.run_1.step",
+		bus.ResultSubject(id, envelope.StepScope):              "agentrun.results.acme.run_1.step",
 		bus.RunSubject(id):                                     "agentrun.runs.acme.run_1",
 		bus.WakeSubject("q", id):                               "agentrun.wakes.q.acme.run_1",
 		bus.LetterSubject("acme", "o", "run_1"):                "agentrun.deadletters.acme.o.run_1",
 		bus.AlertSubject("acme", "o", "poison_job"):            "agentrun.alerts.acme.o.poison_job",
 		bus.HintSubject("h"):                                   "agentrun.hint.h",
-		bus.FleetSubject():                                     "agentrun.runs._fleet.reconciler",
+		bus.FleetSubject(port.ActiveRecord):                    "agentrun.runs._fleet.reconciler",
 		bus.ConsumerName("q"):                                  "executor-q",
 		bus.ParseJobSubject("agentrun.jobs.q.a.b").ID.String(): "a/b",
 	} {
@@ -38,14 +40,14 @@ func TestSubjects(t *testing.T) {
 			t.Errorf("%s: %+v", subject, got)
 		}
 	}
-	if _, ok := bus.ParseRunSubject(bus.FleetSubject()); !ok {
+	if _, ok := bus.ParseRunSubject(bus.FleetSubject(port.ActiveRecord)); !ok {
 		t.Error("the fleet's record is no record")
 	}
 	if _, ok := bus.ParseRunSubject("agentrun.runs._fleet.other"); ok {
 		t.Error("_fleet.other is taken for a run")
 	}
 	if tenant, owner, runID, ok := bus.ParseLetterSubject("agentrun.deadletters._invalid.o.invalid-0123"); !ok ||
-		tenant != bus.InvalidTenant || owner != "o" || runID != "invalid-0123" {
+		tenant != port.InvalidTenant || owner != "o" || runID != "invalid-0123" {
 		t.Error("a letter of an invalid tenant is not understood")
 	}
 	if tenant, _, runID, ok := bus.ParseLetterSubject("agentrun.deadletters._other.o.invalid-0123"); ok {
@@ -86,7 +88,7 @@ func TestObjects(t *testing.T) {
 	server := bustest.Start(t)
 	c := setUp(t, server.URL, bus.Config{})
 	ctx := deadline(t)
-	if _, err := c.GetObject(ctx, "acme/run_1/step"); !errors.Is(err, bus.ErrNotFound) {
+	if _, err := c.GetObject(ctx, "acme/run_1/step"); !errors.Is(err, port.ErrNotFound) {
 		t.Fatalf("get of nothing: %v", err)
 	}
 	large := bytes.Repeat([]byte("0123456789"), 300_000)
@@ -132,7 +134,7 @@ func TestInProcessConnection(t *testing.T) {
 	if err := c.Setup(deadline(t), bus.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Runs().Save(deadline(t), runID(1), []byte("x"), bus.RecordHeader{State: "s"}, 0); err != nil {
+	if _, err := c.Save(deadline(t), runID(1), []byte("x"), port.Header{State: "s"}, 0); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -141,15 +143,15 @@ func TestRecordWithTTLExpires(t *testing.T) {
 	server := bustest.Start(t)
 	c := setUp(t, server.URL, bus.Config{})
 	ctx := deadline(t)
-	seq, err := c.Runs().Save(ctx, runID(1), []byte("x"), bus.RecordHeader{State: "ok", TTL: time.Millisecond}, 0)
+	seq, err := c.Save(ctx, runID(1), []byte("x"), port.Header{State: "ok", TTL: time.Millisecond}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	bustest.Eventually(t, "the record has expired", func() bool {
-		got, err := c.Runs().LoadSeq(ctx, runID(1))
-		return err == nil && got == 0
+		_, err := c.Load(ctx, runID(1))
+		return errors.Is(err, port.ErrNotFound)
 	})
-	if _, err := c.Runs().Save(ctx, runID(1), []byte("late"), bus.RecordHeader{State: "ok"}, seq); !errors.Is(err, bus.ErrConflict) {
+	if _, err := c.Save(ctx, runID(1), []byte("late"), port.Header{State: "ok"}, seq); !errors.Is(err, port.ErrConflict) {
 		t.Fatalf("update of what has expired: %v", err)
 	}
 }
@@ -158,8 +160,8 @@ func TestReleasedDeliveryComesAgain(t *testing.T) {
 	server := bustest.Start(t)
 	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
 	publishJob(t, server.Conn(), bus.JobSubject("default", runID(1)), "{}")
-	got := make(chan bus.Delivery, 10)
-	p := startPuller(t, c, func(d bus.Delivery) { got <- d })
+	got := make(chan port.Delivery, 10)
+	p := startPuller(t, c, func(d port.Delivery) { got <- d })
 	p.Want(1)
 	first := receive(t, "the job", got)
 	if err := first.InProgress(); err != nil {
@@ -170,7 +172,7 @@ func TestReleasedDeliveryComesAgain(t *testing.T) {
 	}
 	p.Want(1)
 	again := receive(t, "the job again", got)
-	if again.Seq != first.Seq || !again.Time.Equal(first.Time) || !again.Redelivered {
+	if again.Seq != first.Seq || again.Time != first.Time || !again.Redelivered {
 		t.Fatalf("%+v after %+v", again, first)
 	}
 	if err := again.Ack(); err != nil {
@@ -182,8 +184,8 @@ func TestReleasedDeliveryComesAgain(t *testing.T) {
 func TestStopLeavesNothingBehind(t *testing.T) {
 	server := bustest.Start(t)
 	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
-	got := make(chan bus.Delivery, 10)
-	p, err := c.NewPuller([]string{"default"}, bus.Turns{}, func(d bus.Delivery) { got <- d })
+	got := make(chan port.Delivery, 10)
+	p, err := c.NewPuller([]string{"default"}, bus.Turns{}, func(d port.Delivery) { got <- d })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +199,7 @@ func TestStopLeavesNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Another executor gets the second at once, not after the ack wait.
-	other := startPuller(t, c, func(d bus.Delivery) { got <- d })
+	other := startPuller(t, c, func(d port.Delivery) { got <- d })
 	other.Want(1)
 	if d := receive(t, "the second job", got); d.ID != runID(2) || d.Redelivered {
 		t.Fatalf("%+v", d)
@@ -208,19 +210,19 @@ func TestNamesThatAreNoIdentifiersReachNoSubject(t *testing.T) {
 	server := bustest.Start(t)
 	c := setUp(t, server.URL, bus.Config{})
 	ctx := deadline(t)
-	if _, err := c.Runs().Save(ctx, runID(1), []byte("x"), bus.RecordHeader{State: "s"}, 0); err != nil {
+	if _, err := c.Save(ctx, runID(1), []byte("x"), port.Header{State: "s"}, 0); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []run.ID{{Tenant: "*", Run: "run_1"}, {Tenant: "acme", Run: ">"}, {Tenant: "acme", Run: "a b"}, {Tenant: "acme"}, {Tenant: "a.b", Run: "c"}} {
-		_, saved := c.Runs().Save(ctx, id, nil, bus.RecordHeader{}, 0)
-		_, loaded := c.Runs().Load(ctx, id)
-		_, appended := c.Results().Append(ctx, []bus.Outgoing{{ID: id, Scope: bus.ScopeRun, N: 1}})
-		_, found := c.FindJob(ctx, id, 0)
+		_, saved := c.Save(ctx, id, nil, port.Header{}, 0)
+		_, loaded := c.Load(ctx, id)
+		_, appended := c.Append(ctx, []port.Outgoing{{Outcome: which(id, envelope.RunScope, 1)}})
+		_, found := c.FindJob(ctx, id)
 		_, woken := c.Wake(ctx, "default", id)
-		_, put := c.Letters().Put(ctx, bus.LetterSubject(id.Tenant, "o", id.Run), nil, nil, 0)
+		_, put := c.PutLetter(ctx, id, "o", nil, "l", 0)
 		for call, err := range map[string]error{
 			"save": saved, "load": loaded, "append": appended, "find": found, "wake": woken,
-			"alert": c.Alert(ctx, bus.AlertSubject(id.Tenant, "o", id.Run), nil, ""),
+			"alert": c.PutAlert(ctx, id.Tenant, "o", id.Run, nil, ""),
 		} {
 			if !errors.Is(err, bus.ErrNotLiteral) && (call != "alert" || id.Tenant != "a.b") {
 				t.Errorf("%s of %q: %v", call, id, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/port"
 )
 
 // The server's disk is full. It goes on answering questions and leaves what it would have to store without an answer; with
@@ -28,7 +29,7 @@ func TestFullDiskIsNotHealthy(t *testing.T) {
 		t.Fatal(err)
 	}
 	record := make([]byte, 16<<10)
-	if _, err := c.Runs().Save(deadline(t), runID(1), record, bus.RecordHeader{}, 0); err != nil {
+	if _, err := c.Save(deadline(t), runID(1), record, port.Header{}, 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Healthy(); err != nil || c.Unstored() != (bus.Unstored{}) {
@@ -39,7 +40,7 @@ func TestFullDiskIsNotHealthy(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
-		_, err := c.Runs().Save(ctx, runID(2), record, bus.RecordHeader{}, 0)
+		_, err := c.Save(ctx, runID(2), record, port.Header{}, 0)
 		failed <- err
 	}()
 	stalled := func() bool {
@@ -47,7 +48,7 @@ func TestFullDiskIsNotHealthy(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), bus.RunsStream) && strings.Contains(err.Error(), "/healthz")
 	}
 	bustest.Eventually(t, "unhealthy while a write waits", stalled)
-	if _, err := c.Runs().Load(deadline(t), runID(1)); err != nil {
+	if _, err := c.Load(deadline(t), runID(1)); err != nil {
 		t.Errorf("a question is not answered: %v", err)
 	}
 	if !stalled() {
@@ -63,7 +64,7 @@ func TestFullDiskIsNotHealthy(t *testing.T) {
 	disk.Clear()
 	short, done := context.WithTimeout(t.Context(), 400*time.Millisecond)
 	defer done()
-	if _, err := c.Runs().Save(short, runID(3), record, bus.RecordHeader{}, 0); err == nil {
+	if _, err := c.Save(short, runID(3), record, port.Header{}, 0); err == nil {
 		t.Log("this server mends itself once there is room")
 	} else if !stalled() {
 		t.Errorf("room again, and nothing stored: %v", c.Healthy())
@@ -71,7 +72,7 @@ func TestFullDiskIsNotHealthy(t *testing.T) {
 
 	server.Stop()
 	server.StartAgain()
-	if _, err := c.Runs().Save(deadline(t), runID(4), record, bus.RecordHeader{}, 0); err != nil {
+	if _, err := c.Save(deadline(t), runID(4), record, port.Header{}, 0); err != nil {
 		t.Fatal(err)
 	}
 	bustest.Eventually(t, "healthy again", func() bool { return c.Healthy() == nil && c.Unstored() == (bus.Unstored{}) })
@@ -90,7 +91,7 @@ func TestNoStorageLeftIsNotHealthy(t *testing.T) {
 	}
 	bustest.Eventually(t, "the store is used up, which shows with the server's words", func() bool {
 		for i := range 10 {
-			if _, err := c.Runs().Save(deadline(t), runID(i), make([]byte, 16<<10), bus.RecordHeader{}, 0); err != nil && !errors.Is(err, bus.ErrConflict) && !errors.Is(err, bus.ErrStoreFull) {
+			if _, err := c.Save(deadline(t), runID(i), make([]byte, 16<<10), port.Header{}, 0); err != nil && !errors.Is(err, port.ErrConflict) && !errors.Is(err, port.ErrFull) {
 				t.Fatal(err)
 			}
 		}

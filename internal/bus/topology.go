@@ -8,10 +8,12 @@ package bus
 import (
 	"strings"
 
+	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
-// The streams of contract §2. ObjectsBucket is an object store: its stream has the server's own name for it.
+// The streams of contract §2, beside the object store port.ObjectsBucket.
 const (
 	JobsStream    = "AGENTRUN_JOBS"
 	ResultsStream = "AGENTRUN_RESULTS"
@@ -19,26 +21,13 @@ const (
 	WakesStream   = "AGENTRUN_WAKES"
 	LettersStream = "AGENTRUN_DEADLETTERS"
 	AlertsStream  = "AGENTRUN_ALERTS"
-	ObjectsBucket = "AGENTRUN_OBJECTS"
 )
-
-// The two scopes of a result subject.
-const (
-	ScopeStep = "step"
-	ScopeRun  = "run"
-)
-
-// InvalidTenant stands in a letter's subject for a tenant that is no identifier (contract §3).
-const InvalidTenant = "_invalid"
-
-// FleetRecord is where the reconcilers agree on the active one: agentrun.runs._fleet.reconciler. Its parts are no
-// identifiers, so that no publisher's run can be mistaken for it.
-var FleetRecord = run.ID{Tenant: "_fleet", Run: "reconciler"}
 
 const (
 	jobsPrefix    = "agentrun.jobs."
 	resultsPrefix = "agentrun.results."
 	runsPrefix    = "agentrun.runs."
+	fleetPrefix   = runsPrefix + port.FleetTenant + "."
 	wakesPrefix   = "agentrun.wakes."
 	lettersPrefix = "agentrun.deadletters."
 	alertsPrefix  = "agentrun.alerts."
@@ -50,13 +39,16 @@ func JobSubject(queue string, id run.ID) string {
 	return jobsPrefix + queue + "." + id.Tenant + "." + id.Run
 }
 
-// ResultSubject is where the outcomes of a run appear; scope is ScopeStep or ScopeRun.
-func ResultSubject(id run.ID, scope string) string {
-	return resultsPrefix + id.Tenant + "." + id.Run + "." + scope
+// ResultSubject is where the outcomes of a run appear.
+func ResultSubject(id run.ID, scope envelope.Scope) string {
+	return resultsPrefix + id.Tenant + "." + id.Run + "." + string(scope)
 }
 
 // RunSubject is where the run's record is.
 func RunSubject(id run.ID) string { return runsPrefix + id.Tenant + "." + id.Run }
+
+// FleetSubject is where a record of the fleet is, among those of the runs.
+func FleetSubject(name string) string { return fleetPrefix + name }
 
 // WakeSubject is where a run that is due again is put in its queue.
 func WakeSubject(queue string, id run.ID) string {
@@ -75,9 +67,6 @@ func AlertSubject(tenant, owner, reasonCode string) string {
 
 // HintSubject reaches one lease holder; core NATS, no stream.
 func HintSubject(holder string) string { return hintPrefix + holder }
-
-// FleetSubject is the subject of FleetRecord.
-func FleetSubject() string { return RunSubject(FleetRecord) }
 
 // ConsumerName is the durable consumer of a queue, the same on AGENTRUN_JOBS and AGENTRUN_WAKES.
 func ConsumerName(queue string) string { return "executor-" + queue }
@@ -109,11 +98,12 @@ func parseQueueSubject(prefix, subject string) QueueTokens {
 	return QueueTokens{
 		Queue: queue,
 		ID:    run.ID{Tenant: tenant, Run: runID},
-		Valid: IsIdentifier(queue) && IsIdentifier(tenant) && IsIdentifier(runID),
+		Valid: run.ValidID(queue) && run.ValidID(tenant) && run.ValidID(runID),
 	}
 }
 
-// ParseRunSubject returns the run whose record is at subject; ok is false for anything else, the fleet record excepted.
+// ParseRunSubject returns the run whose record is at subject; ok is false for anything else but the active
+// reconciler's own.
 func ParseRunSubject(subject string) (id run.ID, ok bool) {
 	rest, ok := strings.CutPrefix(subject, runsPrefix)
 	if !ok {
@@ -121,22 +111,22 @@ func ParseRunSubject(subject string) (id run.ID, ok bool) {
 	}
 	tenant, runID, _ := strings.Cut(rest, ".")
 	id = run.ID{Tenant: tenant, Run: runID}
-	return id, literalRun(id)
+	return id, literalRun(id) || id == port.ActiveID
 }
 
 // ParseResultSubject returns run and scope of a result subject.
-func ParseResultSubject(subject string) (id run.ID, scope string, ok bool) {
+func ParseResultSubject(subject string) (id run.ID, scope envelope.Scope, ok bool) {
 	rest, ok := strings.CutPrefix(subject, resultsPrefix)
 	if !ok {
 		return run.ID{}, "", false
 	}
 	tenant, rest, _ := strings.Cut(rest, ".")
-	runID, scope, _ := strings.Cut(rest, ".")
-	id = run.ID{Tenant: tenant, Run: runID}
-	return id, scope, IsIdentifier(tenant) && IsIdentifier(runID) && (scope == ScopeStep || scope == ScopeRun)
+	runID, rest, _ := strings.Cut(rest, ".")
+	id, scope = run.ID{Tenant: tenant, Run: runID}, envelope.Scope(rest)
+	return id, scope, run.ValidID(tenant) && run.ValidID(runID) && (scope == envelope.StepScope || scope == envelope.RunScope)
 }
 
-// ParseLetterSubject returns the parts of a letter's subject; tenant may be InvalidTenant.
+// ParseLetterSubject returns the parts of a letter's subject; tenant may be port.InvalidTenant.
 func ParseLetterSubject(subject string) (tenant, owner, runID string, ok bool) {
 	rest, ok := strings.CutPrefix(subject, lettersPrefix)
 	if !ok {
@@ -144,31 +134,16 @@ func ParseLetterSubject(subject string) (tenant, owner, runID string, ok bool) {
 	}
 	tenant, rest, _ = strings.Cut(rest, ".")
 	owner, runID, _ = strings.Cut(rest, ".")
-	return tenant, owner, runID, (tenant == InvalidTenant || IsIdentifier(tenant)) && IsIdentifier(owner) && IsIdentifier(runID)
+	return tenant, owner, runID, (tenant == port.InvalidTenant || run.ValidID(tenant)) && run.ValidID(owner) && run.ValidID(runID)
 }
 
 // literalRun reports whether the subjects of id mean this run and nothing else.
 func literalRun(id run.ID) bool {
-	return (IsIdentifier(id.Tenant) || id.Tenant == InvalidTenant) && IsIdentifier(id.Run) || id == FleetRecord
+	return (run.ValidID(id.Tenant) || id.Tenant == port.InvalidTenant) && run.ValidID(id.Run)
 }
 
 // literalSubject reports whether every token of subject stands for itself.
 func literalSubject(subject string) bool {
 	return !strings.ContainsAny(subject, "*> \t\r\n\x00") && !strings.Contains(subject, "..") &&
 		!strings.HasPrefix(subject, ".") && !strings.HasSuffix(subject, ".")
-}
-
-// IsIdentifier reports whether s is an identifier of contract §1, and so one literal subject token.
-func IsIdentifier(s string) bool {
-	if s == "" || len(s) > 64 || s[0] == '_' || s[0] == '-' {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' {
-			continue
-		}
-		return false
-	}
-	return true
 }

@@ -8,29 +8,23 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/run"
 )
 
-// Wake puts the run in its queue's wakes and waits for the acknowledgement. fresh is false if one is there already: it is
-// on its way to an executor, or in the hands of one that may be about to answer it for what it knew before.
+// Wake is port.Waker's: it waits for the acknowledgement.
 func (c *Conn) Wake(ctx context.Context, queue string, id run.ID) (fresh bool, err error) {
-	if !literalRun(id) || !IsIdentifier(queue) {
+	if !literalRun(id) || !run.ValidID(queue) {
 		return false, fmt.Errorf("bus: wake %s in %s: %w", id, queue, ErrNotLiteral)
 	}
-	p := c.publish(&nats.Msg{Subject: WakeSubject(queue, id)})
-	defer p.close()
-	_, refused, err := p.settle(ctx)
-	if err == nil && refused != nil && !errors.Is(refused.asError(), ErrStoreFull) {
-		err = refused.err()
-	}
-	if err != nil {
+	err = c.put(ctx, &nats.Msg{Subject: WakeSubject(queue, id)})
+	if err != nil && !errors.Is(err, port.ErrFull) {
 		return false, fmt.Errorf("bus: wake %s: %w", id, err)
 	}
-	return refused == nil, nil
+	return err == nil, nil
 }
 
-// Hint tells the holder of a lease to read a record now. Nothing is promised: without a listener, or without a
-// connection, it is lost.
+// Hint is port.Hints'. Without a listener, or without a connection, it is lost.
 func (c *Conn) Hint(holder string, id run.ID) error {
 	if !literalSubject(holder) {
 		return fmt.Errorf("bus: hint to %s: %w", holder, ErrNotLiteral)
@@ -49,7 +43,7 @@ func (c *Conn) OnHint(holder string, fn func(run.ID)) (stop func(), err error) {
 		if json.Unmarshal(m.Data, &h) == nil {
 			id = run.ID{Tenant: h.Tenant, Run: h.RunID}
 		}
-		if IsIdentifier(id.Tenant) && IsIdentifier(id.Run) {
+		if run.ValidID(id.Tenant) && run.ValidID(id.Run) {
 			fn(id)
 		}
 	})
@@ -78,26 +72,15 @@ func (c *Conn) OnTold(holder string, fn func(data []byte)) (stop func(), err err
 	return func() { _ = sub.Unsubscribe() }, nil
 }
 
-// QueuedJob is a job that is still in the queue.
-type QueuedJob struct {
-	Queue   string
-	Subject string
-	Seq     uint64
-	Data    []byte
-	Headers map[string][]string
-}
-
-// FindJob finds the first job of the run, at sequence from or later, that still is in any queue; ErrNotFound if there
-// is none. It may at this moment be with an executor.
-func (c *Conn) FindJob(ctx context.Context, id run.ID, from uint64) (QueuedJob, error) {
+// FindJob finds the first job of the run that still is in any queue; port.ErrNotFound if there is none. It may at this
+// moment be with an executor.
+func (c *Conn) FindJob(ctx context.Context, id run.ID) (run.Message, error) {
 	if !literalRun(id) {
-		return QueuedJob{}, fmt.Errorf("bus: find job of %s: %w", id, ErrNotLiteral)
+		return run.Message{}, fmt.Errorf("bus: find job of %s: %w", id, ErrNotLiteral)
 	}
-	m, err := c.get(ctx, JobsStream, getRequest{Seq: max(from, 1), NextBySubject: JobSubject("*", id)})
+	m, err := c.get(ctx, JobsStream, getRequest{Seq: 1, NextBySubject: JobSubject("*", id)})
 	if err != nil {
-		return QueuedJob{}, fmt.Errorf("bus: find job of %s: %w", id, err)
+		return run.Message{}, fmt.Errorf("bus: find job of %s: %w", id, err)
 	}
-	return QueuedJob{
-		Queue: ParseJobSubject(m.Subject).Queue, Subject: m.Subject, Seq: m.Seq, Data: m.Data, Headers: m.Header,
-	}, nil
+	return message(ParseJobSubject(m.Subject).Queue, m.Seq, m.Time, m.Header, m.Data), nil
 }

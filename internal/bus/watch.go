@@ -11,104 +11,45 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/agentrun/executor/pkg/run"
+	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/pkg/envelope"
 )
 
-// ChangeKind says what a watch reports.
-type ChangeKind int
-
-const (
-	// Stored: a message was stored, or was there when the watch began.
-	Stored ChangeKind = iota
-	// Current: everything that was there when the watch began has been reported; once, and once after each Reset.
-	Current
-	// Reset: the stream was made anew. All that was reported before is void; its messages follow from the first.
-	Reset
-)
-
-// Change is one report of WatchRuns. Removals are not seen.
-type Change struct {
-	Kind    ChangeKind
-	ID      run.ID // FleetRecord for the reconcilers' own
-	Seq     uint64
-	Time    time.Time // when the server stored it
-	Header  RecordHeader
-	Size    int    // of the record, in bytes
-	Pending uint64 // how many follow that are stored already
-}
-
-// Outcome is one report of WatchRunResults.
-type Outcome struct {
-	Kind ChangeKind
-	ID   run.ID
-	Posted
-	Time    time.Time
-	Pending uint64
-}
-
-// LetterChange is one report of WatchLetters.
-type LetterChange struct {
-	Kind ChangeKind
-	Letter
-	Pending uint64
-}
-
-// StartAt says where a watch begins: at a sequence, or at the first message stored at or after Time. The zero value is
-// the first message.
-type StartAt struct {
-	Seq  uint64
-	Time time.Time
-}
-
-// WatchRuns reports the headers of every record, in the order of their revisions, from sequence from on, until ctx
-// ends; fn is called from one goroutine at a time. It survives restarts of the server: nothing is reported twice unless
-// there is a Reset. It returns ctx's error, or ErrClosed.
-func (c *Conn) WatchRuns(ctx context.Context, from uint64, fn func(Change)) error {
+// WatchRuns is port.Watch's: until ctx ends, and then its error, or ErrClosed.
+func (c *Conn) WatchRuns(ctx context.Context, fn func(port.Change)) error {
 	w := watch{
-		conn: c, stream: RunsStream, filter: runsPrefix + ">", start: StartAt{Seq: from}, headersOnly: true,
-		mark: func(k ChangeKind) { fn(Change{Kind: k}) },
+		conn: c, stream: RunsStream, filter: runsPrefix + ">", headersOnly: true,
+		mark: func(k port.Kind) { fn(port.Change{Kind: k}) },
 		report: func(m *nats.Msg, meta replyMeta) {
-			id, ok := ParseRunSubject(m.Subject)
-			if !ok {
-				return
+			if id, ok := ParseRunSubject(m.Subject); ok {
+				fn(port.Change{ID: id, Seq: meta.stream, Time: meta.at, Header: parseHeader(m.Header)})
 			}
-			size, _ := strconv.Atoi(m.Header.Get(nats.MsgSize))
-			fn(Change{
-				ID: id, Seq: meta.stream, Time: meta.at, Header: parseRecordHeader(m.Header), Size: size,
-				Pending: meta.pending,
-			})
 		},
 	}
 	return w.run(ctx)
 }
 
-// WatchRunResults reports the terminal outcomes of runs (agentrun.results.*.*.run), headers only. The rules of
-// WatchRuns.
-func (c *Conn) WatchRunResults(ctx context.Context, start StartAt, fn func(Outcome)) error {
+// WatchOutcomes is port.Watch's, of agentrun.results.*.*.run and headers only. The rules of WatchRuns.
+func (c *Conn) WatchOutcomes(ctx context.Context, from time.Time, fn func(port.Outcome)) error {
 	w := watch{
-		conn: c, stream: ResultsStream, filter: resultsPrefix + "*.*." + ScopeRun, start: start, headersOnly: true,
-		mark: func(k ChangeKind) { fn(Outcome{Kind: k}) },
+		conn: c, stream: ResultsStream, filter: resultsPrefix + "*.*." + string(envelope.RunScope), from: from, headersOnly: true,
+		mark: func(k port.Kind) { fn(port.Outcome{Kind: k}) },
 		report: func(m *nats.Msg, meta replyMeta) {
-			id, _, ok := ParseResultSubject(m.Subject)
-			if !ok {
-				return
+			if id, scope, ok := ParseResultSubject(m.Subject); ok {
+				fn(outcomeOf(id, scope, meta.stream, meta.at, m.Header))
 			}
-			fn(Outcome{ID: id, Posted: postedOf(meta.stream, m.Header), Time: meta.at, Pending: meta.pending})
 		},
 	}
 	return w.run(ctx)
 }
 
-// WatchLetters reports every letter, whole, and every replacement of one; removals are found by Letters.Subjects. The
-// rules of WatchRuns, but after each reconnect it reports all letters again: a server that dies may forget a removal, and
-// what comes back has its old sequence.
-func (c *Conn) WatchLetters(ctx context.Context, fn func(LetterChange)) error {
+// WatchLetters is port.Watch's; removals are found by Lettered. The rules of WatchRuns, but after each reconnect it reports
+// all letters again: a server that dies may forget a removal, and what comes back has its old sequence.
+func (c *Conn) WatchLetters(ctx context.Context, fn func(port.Letter)) error {
 	w := watch{
 		conn: c, stream: LettersStream, filter: lettersPrefix + ">", again: true,
-		mark: func(k ChangeKind) { fn(LetterChange{Kind: k}) },
-		report: func(m *nats.Msg, meta replyMeta) {
-			fn(LetterChange{Letter: letterOf(m.Subject, meta.stream, meta.at, m.Header, m.Data), Pending: meta.pending})
-		},
+		mark:   func(k port.Kind) { fn(port.Letter{Kind: k}) },
+		report: func(m *nats.Msg, meta replyMeta) { fn(letterOf(m.Subject, meta.stream, meta.at, m.Header, m.Data)) },
 	}
 	return w.run(ctx)
 }
@@ -127,10 +68,11 @@ type watch struct {
 	conn        *Conn
 	stream      string
 	filter      string
-	start       StartAt
+	first       uint64    // sequence to begin at; 0: the first
+	from        time.Time // or the first that was stored at or after this; zero: the first
 	headersOnly bool
 	again       bool // each consumer begins at the first message
-	mark        func(ChangeKind)
+	mark        func(port.Kind)
 	report      func(*nats.Msg, replyMeta)
 
 	created time.Time // of the stream
@@ -220,8 +162,8 @@ func (w *watch) orient(ctx context.Context) error {
 	w.highest = max(w.highest, w.seen)
 	if w.begun && (!facts.Created.Equal(w.created) || facts.State.LastSeq < w.highest) {
 		w.conn.log.Warn("watched stream was made anew", "stream", w.stream)
-		w.seen, w.highest, w.start, w.current = 0, 0, StartAt{}, false
-		w.mark(Reset)
+		w.seen, w.highest, w.first, w.from, w.current = 0, 0, 0, time.Time{}, false
+		w.mark(port.Reset)
 	}
 	if w.again {
 		w.seen = 0
@@ -233,7 +175,7 @@ func (w *watch) orient(ctx context.Context) error {
 func (w *watch) reachedEnd() {
 	if !w.current {
 		w.current = true
-		w.mark(Current)
+		w.mark(port.Current)
 	}
 }
 
@@ -261,11 +203,11 @@ func (w *watch) createConsumer(ctx context.Context, inbox string) (name string, 
 		ReplayPolicy: "instant", FlowControl: true, Heartbeat: watchHeartbeat, HeadersOnly: w.headersOnly,
 		Deliver: inbox, Inactive: watchLinger, Replicas: 1, Memory: true,
 	}
-	switch from := max(w.seen+1, w.start.Seq); {
+	switch from := max(w.seen+1, w.first); {
 	case from > 1:
 		cfg.DeliverPolicy, cfg.OptStartSeq = "by_start_sequence", from
-	case !w.start.Time.IsZero():
-		cfg.DeliverPolicy, cfg.OptStartTime = "by_start_time", &w.start.Time
+	case !w.from.IsZero():
+		cfg.DeliverPolicy, cfg.OptStartTime = "by_start_time", &w.from
 	}
 	ask := struct {
 		Stream string `json:"stream_name"`

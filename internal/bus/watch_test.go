@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -47,29 +50,31 @@ func consumersOf(t testing.TB, server *bustest.Server, stream string) int {
 func TestWatchRunsSurvivesRestartsAndReportsReset(t *testing.T) {
 	server := bustest.Start(t)
 	c := setUp(t, server.URL, bus.Config{})
-	ctx, h := deadline(t), bus.RecordHeader{State: "ready", Workflow: "w"}
+	ctx, h := deadline(t), port.Header{State: "ready", Workflow: "w"}
 	save := func(id run.ID, expect uint64) uint64 {
 		t.Helper()
-		seq, err := c.Runs().Save(ctx, id, []byte("body"), h, expect)
+		seq, err := c.Save(ctx, id, []byte("body"), h, expect)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return seq
 	}
 	first := save(runID(1), 0)
-	save(bus.FleetRecord, 0)
-	changes := make(chan bus.Change, 100)
+	if _, err := c.SaveFleet(ctx, port.ActiveRecord, []byte("body"), port.Header{}, 0); err != nil {
+		t.Fatal(err)
+	}
+	changes := make(chan port.Change, 100)
 	stop := follow(t, func(ctx context.Context) error {
-		return c.WatchRuns(ctx, 0, func(ch bus.Change) { changes <- ch })
+		return c.WatchRuns(ctx, func(ch port.Change) { changes <- ch })
 	})
 	got := receive(t, "the record", changes)
-	if got.Kind != bus.Stored || got.ID != runID(1) || got.Seq != first || got.Header != h || got.Size != 4 || got.Pending != 1 {
+	if got.Kind != port.Stored || got.ID != runID(1) || got.Seq != first || got.Header != h {
 		t.Fatalf("change: %+v", got)
 	}
-	if got = receive(t, "the fleet's record", changes); got.ID != bus.FleetRecord || got.Pending != 0 {
+	if got = receive(t, "the fleet's record", changes); got.ID != port.ActiveID {
 		t.Fatalf("change: %+v", got)
 	}
-	if got = receive(t, "the end of what was there", changes); got.Kind != bus.Current {
+	if got = receive(t, "the end of what was there", changes); got.Kind != port.Current {
 		t.Fatalf("change: %+v", got)
 	}
 	second := save(runID(1), first)
@@ -88,10 +93,10 @@ func TestWatchRunsSurvivesRestartsAndReportsReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	save(runID(5), 0)
-	if got = receive(t, "the reset", changes); got.Kind != bus.Reset {
+	if got = receive(t, "the reset", changes); got.Kind != port.Reset {
 		t.Fatalf("change: %+v", got)
 	}
-	for got = receive(t, "the new stream's record", changes); got.Kind == bus.Current; {
+	for got = receive(t, "the new stream's record", changes); got.Kind == port.Current; {
 		got = receive(t, "the new stream's record", changes)
 	}
 	if got.ID != runID(5) {
@@ -101,97 +106,83 @@ func TestWatchRunsSurvivesRestartsAndReportsReset(t *testing.T) {
 	bustest.Eventually(t, "the watch's consumer is gone", func() bool { return consumersOf(t, server, bus.RunsStream) == 0 })
 }
 
-func TestWatchFromASequence(t *testing.T) {
+func TestScanFromASequence(t *testing.T) {
 	server := bustest.Start(t)
 	c := setUp(t, server.URL, bus.Config{})
 	var seqs []uint64
 	for i := range 5 {
-		seq, err := c.Runs().Save(deadline(t), runID(i), nil, bus.RecordHeader{State: "s"}, 0)
+		seq, err := c.Save(deadline(t), runID(i), nil, port.Header{State: "s"}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		seqs = append(seqs, seq)
 	}
-	changes := make(chan bus.Change, 10)
-	follow(t, func(ctx context.Context) error {
-		return c.WatchRuns(ctx, seqs[3], func(ch bus.Change) { changes <- ch })
-	})
-	if got := receive(t, "the fourth", changes); got.Seq != seqs[3] {
-		t.Fatalf("began at %+v", got)
+	var scanned []uint64
+	if err := c.ScanRuns(deadline(t), seqs[3], func(_ run.ID, seq uint64, _ []byte) { scanned = append(scanned, seq) }); err != nil || !slices.Equal(scanned, seqs[3:]) {
+		t.Fatalf("scanned %v of %v: %v", scanned, seqs, err)
 	}
 }
 
-func TestWatchRunResultsAndLetters(t *testing.T) {
+func TestWatchOutcomesAndLetters(t *testing.T) {
 	onBoth(t, func(t *testing.T, c *bus.Conn) {
 		ctx := deadline(t)
-		outcomes, letters := make(chan bus.Outcome, 10), make(chan bus.LetterChange, 10)
+		outcomes, letters := make(chan port.Outcome, 10), make(chan port.Letter, 10)
 		follow(t, func(ctx context.Context) error {
-			return c.WatchRunResults(ctx, bus.StartAt{}, func(o bus.Outcome) { outcomes <- o })
+			return c.WatchOutcomes(ctx, time.Time{}, func(o port.Outcome) { outcomes <- o })
 		})
 		follow(t, func(ctx context.Context) error {
-			return c.WatchLetters(ctx, func(l bus.LetterChange) { letters <- l })
+			return c.WatchLetters(ctx, func(l port.Letter) { letters <- l })
 		})
-		if got := receive(t, "current", outcomes); got.Kind != bus.Current {
+		if got := receive(t, "current", outcomes); got.Kind != port.Current {
 			t.Fatalf("%+v", got)
 		}
-		if got := receive(t, "current", letters); got.Kind != bus.Current {
+		if got := receive(t, "current", letters); got.Kind != port.Current {
 			t.Fatalf("%+v", got)
 		}
-		batch := []bus.Outgoing{
-			{ID: runID(1), Scope: bus.ScopeStep, N: 1, First: 9, Data: []byte("step")},
-			{ID: runID(1), Scope: bus.ScopeRun, N: 1, First: 9, Data: []byte("run"), Traceparent: "00-a-b-01"},
+		batch := []port.Outgoing{
+			{Outcome: which(runID(1), envelope.StepScope, 1), First: 9, Data: []byte("step")},
+			{Outcome: which(runID(1), envelope.RunScope, 1), First: 9, Data: []byte("run"), Traceparent: "00-a-b-01"},
 		}
-		if _, err := c.Results().Append(ctx, batch); err != nil {
+		if _, err := c.Append(ctx, batch); err != nil {
 			t.Fatal(err)
 		}
-		if got := receive(t, "the run's outcome", outcomes); got.ID != runID(1) || got.N != 1 || got.Run != 9 {
+		if got := receive(t, "the run's outcome", outcomes); got.ID != runID(1) || got.Scope != envelope.RunScope || got.N != 1 || got.First != 9 {
 			t.Fatalf("%+v", got)
 		}
-		subject := bus.LetterSubject("acme", "owner", "run_1")
-		seq, err := c.Letters().Put(ctx, subject, []byte("letter"), map[string][]string{"X": {"y"}}, 0)
+		seq, err := c.PutLetter(ctx, runID(1), "owner", []byte("letter"), "l1", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got := receive(t, "the letter", letters)
-		if got.Subject != subject || got.Tenant != "acme" || got.Owner != "owner" || got.RunID != "run_1" ||
-			string(got.Data) != "letter" || got.Seq != seq || got.Headers["X"][0] != "y" {
+		if got.ID != runID(1) || got.Owner != "owner" || string(got.Data) != "letter" || got.Seq != seq || got.LetterID != "l1" {
 			t.Fatalf("%+v", got)
 		}
-		testLetters(t, c, subject, seq)
+		testLetters(t, c, seq)
 	})
 }
 
-func testLetters(t *testing.T, c *bus.Conn, subject string, seq uint64) {
+func testLetters(t *testing.T, c *bus.Conn, seq uint64) {
 	t.Helper()
-	ctx := deadline(t)
-	if _, err := c.Letters().Put(ctx, subject, []byte("other"), nil, 0); !errors.Is(err, bus.ErrConflict) {
+	ctx, other := deadline(t), run.ID{Tenant: "other", Run: "run_1"}
+	if _, err := c.PutLetter(ctx, runID(1), "owner", []byte("other"), "l1", 0); !errors.Is(err, port.ErrConflict) {
 		t.Fatalf("a second letter: %v", err)
 	}
-	if _, err := c.Letters().Put(ctx, bus.LetterSubject("other", "owner", "run_1"), []byte("x"), nil, 0); err != nil {
+	if _, err := c.PutLetter(ctx, other, "owner", []byte("x"), "l2", 0); err != nil {
 		t.Fatal(err)
 	}
-	var listed []string
-	err := c.Letters().List(ctx, bus.LetterSubject("acme", "*", "*"), func(l bus.Letter) bool {
-		listed = append(listed, l.Subject)
-		return true
-	})
-	if err != nil || len(listed) != 1 || listed[0] != subject {
-		t.Fatalf("list: %v %v", listed, err)
+	if of, err := c.Lettered(ctx); err != nil || len(of) != 2 || !of[runID(1)] || !of[other] {
+		t.Fatalf("lettered: %v %v", of, err)
 	}
-	if n, err := c.Letters().Count(ctx, bus.LetterSubject("*", "*", "*")); err != nil || n != 2 {
-		t.Fatalf("count: %d %v", n, err)
+	for range 2 { // what is gone is removed
+		if err := c.DeleteLetter(ctx, seq); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := c.Letters().Delete(ctx, seq); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Letters().Delete(ctx, seq); !errors.Is(err, bus.ErrNotFound) {
-		t.Fatalf("second delete: %v", err)
-	}
-	if _, err := c.Letters().Get(ctx, subject); !errors.Is(err, bus.ErrNotFound) {
+	if _, err := c.GetLetter(ctx, runID(1), "owner"); !errors.Is(err, port.ErrNotFound) {
 		t.Fatalf("get of a removed letter: %v", err)
 	}
-	if n, err := c.Letters().Count(ctx, bus.LetterSubject("acme", "*", "*")); err != nil || n != 0 {
-		t.Fatalf("count: %d %v", n, err)
+	if of, err := c.Lettered(ctx); err != nil || len(of) != 1 {
+		t.Fatalf("lettered: %v %v", of, err)
 	}
 }
 
@@ -223,8 +214,8 @@ func TestWatchCatchesUpWithManyRecords(t *testing.T) {
 	n, ordered, last := 0, true, uint64(0)
 	start := time.Now()
 	follow(t, func(ctx context.Context) error {
-		return c.WatchRuns(ctx, 0, func(ch bus.Change) {
-			if ch.Kind == bus.Current {
+		return c.WatchRuns(ctx, func(ch port.Change) {
+			if ch.Kind == port.Current {
 				close(current)
 				return
 			}
@@ -249,16 +240,16 @@ func TestWatchNoticesLostMessages(t *testing.T) {
 		return strings.HasPrefix(subject, "agentrun.runs.") && drops.Add(1)%5 == 2 && drops.Load() < 40
 	})
 	const records = 60
-	changes := make(chan bus.Change, 10)
+	changes := make(chan port.Change, 10)
 	follow(t, func(ctx context.Context) error {
-		return c.WatchRuns(ctx, 0, func(ch bus.Change) { changes <- ch })
+		return c.WatchRuns(ctx, func(ch port.Change) { changes <- ch })
 	})
-	if got := receive(t, "current", changes); got.Kind != bus.Current {
+	if got := receive(t, "current", changes); got.Kind != port.Current {
 		t.Fatalf("%+v", got)
 	}
 	go func() {
 		for i := range records {
-			if _, err := direct.Runs().Save(context.Background(), runID(i), nil, bus.RecordHeader{State: "s"}, 0); err != nil {
+			if _, err := direct.Save(context.Background(), runID(i), nil, port.Header{State: "s"}, 0); err != nil {
 				t.Error(err)
 			}
 		}
@@ -277,16 +268,16 @@ func TestWatchSurvivesAHungServer(t *testing.T) {
 	server := bustest.Start(t)
 	proxy := bustest.StartProxy(t, server)
 	c, direct := setUp(t, proxy.URL, bus.Config{}), dial(t, server.URL)
-	changes := make(chan bus.Change, 10)
+	changes := make(chan port.Change, 10)
 	follow(t, func(ctx context.Context) error {
-		return c.WatchRuns(ctx, 0, func(ch bus.Change) { changes <- ch })
+		return c.WatchRuns(ctx, func(ch port.Change) { changes <- ch })
 	})
-	if got := receive(t, "current", changes); got.Kind != bus.Current {
+	if got := receive(t, "current", changes); got.Kind != port.Current {
 		t.Fatalf("%+v", got)
 	}
 	proxy.Hold()
 	proxy.Cut()
-	if _, err := direct.Runs().Save(deadline(t), runID(1), nil, bus.RecordHeader{State: "s"}, 0); err != nil {
+	if _, err := direct.Save(deadline(t), runID(1), nil, port.Header{State: "s"}, 0); err != nil {
 		t.Fatal(err)
 	}
 	proxy.Resume()

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -131,11 +132,11 @@ func (r *Results) add(m *jetstream.RawStreamMsg) (run.ID, *envelope.Outcome) {
 	r.last = time.Now()
 	id, scope, ok := bus.ParseResultSubject(m.Subject)
 	t := Told{Seq: m.Sequence, Stored: m.Time}
-	if err := json.Unmarshal(m.Data, &t.message); err != nil || !ok || string(t.Scope) != scope || t.RunID != id.Run || t.Tenant != id.Tenant {
+	if err := json.Unmarshal(m.Data, &t.message); err != nil || !ok || t.Scope != scope || t.RunID != id.Run || t.Tenant != id.Tenant {
 		r.odd = append(r.odd, fmt.Sprintf("message %d on %s: %v: %.200s", m.Sequence, m.Subject, err, m.Data))
 		return id, nil
 	}
-	if scope == bus.ScopeRun {
+	if scope == envelope.RunScope {
 		r.runs[id] = append(r.runs[id], t)
 	} else {
 		r.steps[id] = append(r.steps[id], t)
@@ -186,7 +187,7 @@ func readState(ctx context.Context, js jetstream.JetStream) (*State, error) {
 	s := &State{Records: map[run.ID]*run.Run{}, Letters: map[run.ID][]deadletter.Letter{}, Alerts: map[string]int{}}
 	err := all(ctx, js, bus.RunsStream, func(m *jetstream.RawStreamMsg) {
 		id, ok := bus.ParseRunSubject(m.Subject)
-		if !ok || id == bus.FleetRecord {
+		if !ok || id == port.ActiveID {
 			return
 		}
 		r, err := run.Decode(m.Data)

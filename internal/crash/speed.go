@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -286,7 +287,7 @@ func expired(ctx context.Context, bin binaries, dir string, n int) (time.Duratio
 	free := map[string]bool{}
 	done := make(chan struct{})
 	watch, err := c.Consume(func(m jetstream.Msg) {
-		if _, ok := bus.ParseRunSubject(m.Subject()); ok && m.Subject() != bus.FleetSubject() && m.Headers().Get("Agentrun-Lease") == "" && !free[m.Subject()] {
+		if id, ok := bus.ParseRunSubject(m.Subject()); ok && id != port.ActiveID && m.Headers().Get("Agentrun-Lease") == "" && !free[m.Subject()] {
 			if free[m.Subject()] = true; len(free) == n {
 				close(done)
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/journal"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -142,7 +143,7 @@ func (w *world) knows(data string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := j.Adopt(journal.Known{Created: s.CachedInfo().Created}); err != nil {
+	if err := j.Adopt(port.Known{Created: s.CachedInfo().Created}); err != nil {
 		w.t.Error(err)
 	}
 	if err := j.Close(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -26,17 +27,17 @@ type fake struct {
 	looks  int
 }
 
-func (f *fake) Known() (Known, error)    { return Known{Created: made, Seen: 100}, nil }
-func (f *fake) Adopt(Known) error        { return nil }
-func (f *fake) Saw(uint64)               {}
-func (f *fake) Joined(uint64, time.Time) {}
-func (f *fake) Met() ([]byte, error)     { return f.others, nil }
-func (f *fake) Meet(others []byte)       { f.others = others }
-func (f *fake) Look()                    { f.looks++ }
+func (f *fake) Known() (port.Known, error) { return port.Known{Created: made, Seen: 100}, nil }
+func (f *fake) Adopt(port.Known) error     { return nil }
+func (f *fake) Saw(uint64)                 {}
+func (f *fake) Joined(uint64, time.Time)   {}
+func (f *fake) Met() ([]byte, error)       { return f.others, nil }
+func (f *fake) Meet(others []byte)         { f.others = others }
+func (f *fake) Look()                      { f.looks++ }
 
-func (f *fake) Load(context.Context, string) ([]byte, uint64, error) { return nil, 0, nil }
-func (f *fake) Names(context.Context) ([]string, error)              { return nil, nil }
-func (f *fake) Save(context.Context, string, []byte, time.Duration, uint64) (uint64, error) {
+func (f *fake) LoadFleet(context.Context, string) ([]byte, uint64, error) { return nil, 0, nil }
+func (f *fake) FleetNames(context.Context) ([]string, error)              { return nil, nil }
+func (f *fake) SaveFleet(context.Context, string, []byte, port.Header, uint64) (uint64, error) {
 	return 1, nil
 }
 

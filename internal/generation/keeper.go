@@ -11,24 +11,15 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
-// Known is what is remembered of the store: beside the journal by an executor, in memory by a reconciler.
-type Known struct {
-	Created    time.Time // of AGENTRUN_RUNS; zero: no store is known yet
-	Generation string
-	Member     uint64    // revision of the executor's own record; 0: none
-	Joined     time.Time // when that was written
-	Seen       uint64    // the highest sequence that was seen
-}
-
 // Journal is what an executor remembers on disk.
 type Journal interface {
-	Known() (Known, error)
+	Known() (port.Known, error)
 	// Adopt is on disk when it returns nil.
-	Adopt(Known) error
+	Adopt(port.Known) error
 	// Saw and Joined are on disk soon, within about 0.1 s.
 	Saw(seq uint64)
 	Joined(revision uint64, at time.Time)
@@ -39,12 +30,9 @@ type Journal interface {
 
 // Store is where the fleet agrees. All methods are safe for concurrent use.
 type Store interface {
-	// Load reads a record of the fleet at the leader; revision 0 if there is none.
-	Load(ctx context.Context, name string) (data []byte, revision uint64, err error)
-	// Save is a compare-and-set; the record is forgotten after ttl, 0 keeps it. record.ErrConflict.
-	Save(ctx context.Context, name string, data []byte, ttl time.Duration, expect uint64) (uint64, error)
-	// Names are the names of all records of the fleet.
-	Names(ctx context.Context) ([]string, error)
+	port.Fleet
+	// FleetNames are the names of all records of the fleet.
+	FleetNames(ctx context.Context) ([]string, error)
 	// Look asks for a look at the streams soon.
 	Look()
 }
@@ -87,7 +75,6 @@ type Config struct {
 
 const (
 	readyName   = "store"
-	stateKeeps  = 0
 	joinEvery   = 5 * time.Second // how old the executor's own record may be beside what it has sent
 	waitEvery   = time.Second     // between looks while others are waited for
 	errorPause  = 250 * time.Millisecond
@@ -100,7 +87,7 @@ type Keeper struct {
 	kick chan struct{}
 
 	mu      sync.Mutex
-	known   Known
+	known   port.Known
 	look    Look
 	looked  bool      // look is newer than everything that was written here
 	wrote   time.Time // a look that began before it says nothing about our own records
@@ -236,7 +223,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			}
 			wait := time.Duration(0)
 			switch {
-			case errors.Is(err, record.ErrConflict):
+			case errors.Is(err, port.ErrConflict):
 				wait = 10 * time.Millisecond
 			case err != nil:
 				k.Log.Warn("the store's generation is not settled yet", "error", err)
@@ -282,7 +269,7 @@ func (k *Keeper) RestoreNow(ctx context.Context) error {
 		if err == nil {
 			err = k.restore(ctx, look, s, cause)
 		}
-		if !errors.Is(err, record.ErrConflict) {
+		if !errors.Is(err, port.ErrConflict) {
 			return err
 		}
 	}
@@ -388,7 +375,7 @@ func (k *Keeper) block(why string) {
 
 // begin makes sure that a generation waits for this process's loss, and returns it.
 func (k *Keeper) begin(ctx context.Context, cause string) (State, error) {
-	data, revision, err := k.Store.Load(ctx, StateName)
+	data, revision, err := k.Store.LoadFleet(ctx, StateName)
 	if err != nil {
 		return State{}, err
 	}
@@ -437,7 +424,7 @@ func (k *Keeper) save(ctx context.Context, s *State, revision uint64) error {
 	if err != nil {
 		return err
 	}
-	_, err = k.Store.Save(ctx, StateName, data, stateKeeps, revision)
+	_, err = k.Store.SaveFleet(ctx, StateName, data, port.Header{}, revision)
 	k.wroteNow()
 	return err
 }
@@ -482,7 +469,7 @@ func (k *Keeper) restore(ctx context.Context, look Look, s State, cause string) 
 // Confirm says in the present generation that a journal is restored, or lost. wrote may be nil.
 func Confirm(ctx context.Context, store Store, journal string, wrote func()) error {
 	for {
-		data, revision, err := store.Load(ctx, StateName)
+		data, revision, err := store.LoadFleet(ctx, StateName)
 		if err != nil {
 			return err
 		}
@@ -494,11 +481,11 @@ func Confirm(ctx context.Context, store Store, journal string, wrote func()) err
 		if data, err = s.encode(); err != nil {
 			return err
 		}
-		_, err = store.Save(ctx, StateName, data, stateKeeps, revision)
+		_, err = store.SaveFleet(ctx, StateName, data, port.Header{}, revision)
 		if wrote != nil {
 			wrote()
 		}
-		if !errors.Is(err, record.ErrConflict) {
+		if !errors.Is(err, port.ErrConflict) {
 			return err
 		}
 	}
@@ -506,7 +493,7 @@ func Confirm(ctx context.Context, store Store, journal string, wrote func()) err
 
 // adopt remembers the store as the one that is settled with.
 func (k *Keeper) adopt(look Look, s State) error {
-	known := Known{Created: look.Created, Generation: s.Generation, Seen: look.Last}
+	known := port.Known{Created: look.Created, Generation: s.Generation, Seen: look.Last}
 	if k.Journal != nil {
 		if err := k.Journal.Adopt(known); err != nil {
 			return fmt.Errorf("what the journal knows of the store: %w", err)

@@ -6,18 +6,18 @@ import (
 	"errors"
 	"time"
 
-	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
 )
 
 // members reads the records of all executors.
 func (k *Keeper) members(ctx context.Context) (out []Member, err error) {
-	names, err := k.Store.Names(ctx)
+	names, err := k.Store.FleetNames(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range names {
-		data, revision, err := k.Store.Load(ctx, name)
+		data, revision, err := k.Store.LoadFleet(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -89,7 +89,7 @@ func (k *Keeper) register(ctx context.Context, revision uint64) error {
 		k.mu.Lock()
 		k.dirty = false
 		k.mu.Unlock()
-		next, err := k.Store.Save(ctx, m.Journal, data, k.Retention, revision)
+		next, err := k.Store.SaveFleet(ctx, m.Journal, data, port.Header{TTL: k.Retention}, revision)
 		k.wroteNow()
 		if err == nil {
 			k.mu.Lock()
@@ -99,10 +99,10 @@ func (k *Keeper) register(ctx context.Context, revision uint64) error {
 			k.Journal.Joined(next, k.joined)
 			return nil
 		}
-		if !errors.Is(err, record.ErrConflict) {
+		if !errors.Is(err, port.ErrConflict) {
 			return err
 		}
-		if _, revision, err = k.Store.Load(ctx, m.Journal); err != nil {
+		if _, revision, err = k.Store.LoadFleet(ctx, m.Journal); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -20,9 +21,9 @@ type Report struct {
 	Effects   uint64
 	Unsettled uint64
 	FileBytes int64
-	UsedBytes int64    // of pages that hold something; Compact gives the rest back
-	Problems  []string // empty: the journal is sound; at most 20
-	Known     Known    // the store of run records that it has settled with
+	UsedBytes int64      // of pages that hold something; Compact gives the rest back
+	Problems  []string   // empty: the journal is sound; at most 20
+	Known     port.Known // the store of run records that it has settled with
 }
 
 // Check verifies everything in the journal at path, which no executor may have open, and changes nothing. Damage is in
@@ -40,7 +41,7 @@ func Check(path string) (Report, error) {
 	if found.newer != "" {
 		return Report{}, found.damage(path)
 	}
-	var known Known
+	var known port.Known
 	if len(found.problems) == 0 {
 		if known, err = checkInside(path, f, found); err != nil {
 			return Report{}, err
@@ -55,7 +56,7 @@ func Check(path string) (Report, error) {
 }
 
 // checkInside asks bbolt's own check, and whether the buckets agree with each other.
-func checkInside(path string, f *os.File, found *findings) (known Known, err error) {
+func checkInside(path string, f *os.File, found *findings) (known port.Known, err error) {
 	db, err := openReadOnly(path, f)
 	if err != nil {
 		return known, err

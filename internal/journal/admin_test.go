@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/journal/journaltest"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -30,7 +31,7 @@ func TestCompactKeepsEverything(t *testing.T) {
 		}
 	}
 	write(t, j, entries...)
-	known := journal.Known{Created: now.Add(-time.Hour).Round(0).UTC(), Generation: "g", Seen: 5, Joined: now.Round(0).UTC()}
+	known := port.Known{Created: now.Add(-time.Hour).Round(0).UTC(), Generation: "g", Seen: 5, Joined: now.Round(0).UTC()}
 	if err := j.Adopt(known); err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,8 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
+
+	"github.com/agentrun/executor/internal/port"
 )
 
 // Conditions that a caller branches on.
@@ -141,7 +143,7 @@ func openVerified(path string, f *os.File, o Options) (*Journal, error) {
 	j.holder = fmt.Sprintf("%s.%d", found.id, start)
 	err = j.checkUnsettled()
 	if err == nil {
-		var known Known
+		var known port.Known
 		known, err = j.Known()
 		j.seen = known.Seen
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/journal/journaltest"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -159,14 +160,14 @@ func TestHolderIsNewAtEachStart(t *testing.T) {
 func TestTheStoreIsRemembered(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	j := journaltest.OpenAt(t, path, journal.Options{})
-	if got, err := j.Known(); err != nil || got != (journal.Known{}) {
+	if got, err := j.Known(); err != nil || got != (port.Known{}) {
 		t.Fatalf("a new journal remembers a store: %+v, %v", got, err)
 	}
-	want := journal.Known{Created: time.Date(2026, 12, 1, 10, 0, 0, 123456789, time.UTC), Generation: "g", Member: 7, Joined: time.Date(2026, 12, 1, 11, 0, 0, 5, time.UTC), Seen: 100}
+	want := port.Known{Created: time.Date(2026, 12, 1, 10, 0, 0, 123456789, time.UTC), Generation: "g", Member: 7, Joined: time.Date(2026, 12, 1, 11, 0, 0, 5, time.UTC), Seen: 100}
 	if err := j.Adopt(want); err != nil {
 		t.Fatal(err)
 	}
-	again := func(want journal.Known) {
+	again := func(want port.Known) {
 		t.Helper()
 		if err := j.Close(); err != nil {
 			t.Fatal(err)

@@ -5,19 +5,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"time"
+
+	"github.com/agentrun/executor/internal/port"
 )
 
-// Known is what a journal remembers of the store of run records that it has settled with.
-type Known struct {
-	Created    time.Time // of the stream AGENTRUN_RUNS; zero: the journal has settled with none yet
-	Generation string    // of the store; empty: the first
-	Member     uint64    // revision of the executor's own record there; 0: it has none
-	Joined     time.Time // when that was written
-	Seen       uint64    // the highest sequence of the stream that was seen: a store that shows less has gone back
-}
-
 // Known reads what is remembered. What Saw and Joined were told a moment ago may be missing.
-func (j *Journal) Known() (k Known, err error) {
+func (j *Journal) Known() (k port.Known, err error) {
 	err = j.view(func(v views) error {
 		k, err = knownOf(j.path, v)
 		return err
@@ -25,7 +18,7 @@ func (j *Journal) Known() (k Known, err error) {
 	return k, err
 }
 
-func knownOf(path string, v views) (k Known, err error) {
+func knownOf(path string, v views) (k port.Known, err error) {
 	read := func(key []byte, length int) []byte {
 		value := v.meta.Get(key)
 		if value == nil || err != nil {
@@ -52,7 +45,7 @@ func knownOf(path string, v views) (k Known, err error) {
 }
 
 // Adopt remembers the store that the journal has settled with; it is on disk when nil is returned.
-func (j *Journal) Adopt(k Known) error {
+func (j *Journal) Adopt(k port.Known) error {
 	j.mu.Lock()
 	j.seen, j.seenDue = k.Seen, false
 	j.mu.Unlock()

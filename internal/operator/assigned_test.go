@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -27,11 +27,11 @@ func TestAnAssignedLetterInAnyOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return func(x *Index) { x.Letter(LetterChange{Kind: Stored, ID: id, Owner: owner, Seq: seq, Data: data}) }
+		return func(x *Index) { x.Letter(port.Letter{Kind: port.Stored, ID: id, Owner: owner, Seq: seq, Data: data}) }
 	}
 	header := func(owner, state string, seq uint64) func(*Index) {
 		return func(x *Index) {
-			x.Run(RunChange{Kind: Stored, ID: id, Seq: seq, Header: record.Header{State: state, Episode: 1, Letter: owner}})
+			x.Run(port.Change{Kind: port.Stored, ID: id, Seq: seq, Header: port.Header{State: state, Episode: 1, Letter: owner}})
 		}
 	}
 	first, ended := letter("a", 1, 0), header("a", "fatal", 10)
@@ -51,12 +51,12 @@ func TestAnAssignedLetterInAnyOrder(t *testing.T) {
 			t.Errorf("%s: the letter is forgotten", name)
 		}
 		for owner, want := range map[string]int{"a": 0, "b": 1, "": 1} {
-			if n := x.letters.total(All, &Filter{Owner: owner}); n != want {
+			if n := x.letters.total(port.AllTenants, &Filter{Owner: owner}); n != want {
 				t.Errorf("%s: owner %q has %d letters", name, owner, n)
 			}
 		}
 		header("", "fatal", 12)(x)
-		if n := x.letters.total(All, &Filter{}); n != 0 {
+		if n := x.letters.total(port.AllTenants, &Filter{}); n != 0 {
 			t.Errorf("%s: after it was settled %d are open", name, n)
 		}
 	}

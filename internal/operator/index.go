@@ -6,40 +6,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
-
-// Kind says what a watch reports.
-type Kind int
-
-// What a watch reports.
-const (
-	Stored  Kind = iota // a message is there
-	Current             // all that was there has been reported
-	Reset               // the stream was made anew: what was reported before is void
-)
-
-// RunChange is a record as its header shows it.
-type RunChange struct {
-	Kind   Kind
-	ID     run.ID
-	Seq    uint64
-	Time   time.Time // when it was stored
-	Header record.Header
-}
-
-// LetterChange is a letter's message.
-type LetterChange struct {
-	Kind  Kind
-	ID    run.ID
-	Owner string
-	Seq   uint64
-	Data  []byte
-}
 
 // Counter is told how many letters are open.
 type Counter interface {
@@ -86,15 +59,15 @@ func (x *Index) Ready() bool {
 }
 
 // Run takes a record's header in.
-func (x *Index) Run(c RunChange) {
+func (x *Index) Run(c port.Change) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	defer x.signal()
 	switch c.Kind {
-	case Current:
+	case port.Current:
 		x.current[0] = true
 		return
-	case Reset:
+	case port.Reset:
 		x.runs.reset()
 		x.seenRun, x.current[0] = 0, false
 		return
@@ -108,19 +81,19 @@ func (x *Index) Run(c RunChange) {
 }
 
 // Letter takes a letter's message in.
-func (x *Index) Letter(c LetterChange) {
+func (x *Index) Letter(c port.Letter) {
 	var l *letter
-	if c.Kind == Stored {
+	if c.Kind == port.Stored {
 		l = newLetter(c)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	defer x.signal()
 	switch c.Kind {
-	case Current:
+	case port.Current:
 		x.current[1] = true
 		return
-	case Reset:
+	case port.Reset:
 		x.letters.reset()
 		x.seenMail, x.current[1] = 0, false
 		x.remade++
@@ -253,7 +226,7 @@ func ended(state string) bool {
 }
 
 // newLetter reduces a letter's message to what a list shows; nil if it cannot be read.
-func newLetter(c LetterChange) *letter {
+func newLetter(c port.Letter) *letter {
 	var whole deadletter.Letter
 	if json.Unmarshal(c.Data, &whole) != nil {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -115,7 +116,7 @@ func (o *ordered) lost() {
 
 func (s *letters) orders(tenant string) [2]*ordered {
 	var out [2]*ordered
-	for i, t := range []string{tenant, All} {
+	for i, t := range []string{tenant, port.AllTenants} {
 		if s.tenants[t] == nil {
 			s.tenants[t] = &ordered{}
 		}
@@ -176,7 +177,7 @@ func (s *letters) remove(l *letter) []tally {
 	}
 	l.gone = true
 	delete(s.byID, l.id)
-	for _, t := range []string{l.id.Tenant, All} {
+	for _, t := range []string{l.id.Tenant, port.AllTenants} {
 		o := s.tenants[t]
 		o.lost()
 		if len(o.list) == 0 {
@@ -196,7 +197,7 @@ func (s *letters) remove(l *letter) []tally {
 func (s *letters) total(tenant string, f *Filter) (n int) {
 	if f.Before == 0 {
 		for k, count := range s.kinds {
-			if (tenant == All || k.tenant == tenant) && f.admits(k) {
+			if (tenant == port.AllTenants || k.tenant == tenant) && f.admits(k) {
 				n += count
 			}
 		}

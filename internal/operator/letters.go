@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -24,7 +25,7 @@ const (
 
 // await returns once the index has seen what was stored before the call, so that a list shows it.
 func (o *Operator) await(ctx context.Context, tenant string) error {
-	if tenant == All {
+	if tenant == port.AllTenants {
 		tenant = ""
 	}
 	last, err := o.Streams.LastLetter(ctx, tenant)

@@ -10,38 +10,21 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/run"
 )
 
-// Job is a job that still waits in a queue.
-type Job struct {
-	Queue string
-	Seq   uint64
-	Trace string
-	Data  []byte
-}
-
 // Streams is what the calls need of NATS beside the records. All methods are safe for concurrent use.
 type Streams interface {
-	// FindJob finds the first job of the run that still is in any queue. record.ErrNotFound.
-	FindJob(ctx context.Context, id run.ID) (Job, error)
+	port.Waker
+	// FindJob finds the first job of the run that still is in any queue. port.ErrNotFound.
+	FindJob(ctx context.Context, id run.ID) (run.Message, error)
 	// LastLetter is the sequence of the last letter there is of a tenant ("": of all), LastRun that of the last record; 0 if
 	// there is none.
 	LastLetter(ctx context.Context, tenant string) (uint64, error)
 	LastRun(ctx context.Context, tenant string) (uint64, error)
-	// Wake puts a run into its queue's wakes.
-	Wake(ctx context.Context, queue string, id run.ID) error
-	// Hint tells the holder of a lease to read a record now. It may be lost.
-	Hint(holder string, id run.ID) error
-}
-
-// Observer is told of what the calls do. All methods are safe for concurrent use and return at once.
-type Observer interface {
-	Refusal(code string)
-	UnknownResolved(tool, verdict string)
-	SettleTime(took time.Duration)
 }
 
 // Config is what an operator service is made of. All fields are required.
@@ -53,7 +36,7 @@ type Config struct {
 	Defaults func() run.Defaults
 	Index    *Index
 	Random   func() float64 // in [0, 1)
-	Observe  Observer
+	Observe  record.Observer
 	Log      *slog.Logger
 }
 
@@ -62,12 +45,6 @@ type Operator struct{ Config }
 
 // New makes an operator service.
 func New(c Config) *Operator { return &Operator{c} }
-
-// All stands for every tenant in the calls that allow it.
-const All = "_all"
-
-// invalidTenant stands for a tenant that is no identifier (contract §3).
-const invalidTenant = "_invalid"
 
 // Limits of one call.
 const (
@@ -129,9 +106,9 @@ func (o *Operator) Handle(ctx context.Context, c *Call, tenant string, data []by
 
 func (o *Operator) answer(ctx context.Context, c *Call, tenant string, data []byte) (any, error) {
 	switch {
-	case tenant == All && !c.All:
-		return nil, badRequest("%s needs a tenant, not %s", c.Name(), All)
-	case tenant != All && tenant != invalidTenant && !run.ValidID(tenant):
+	case tenant == port.AllTenants && !c.All:
+		return nil, badRequest("%s needs a tenant, not %s", c.Name(), port.AllTenants)
+	case tenant != port.AllTenants && tenant != port.InvalidTenant && !run.ValidID(tenant):
 		return nil, badRequest("%s is no tenant", strconv.Quote(tenant))
 	}
 	request := c.Request()
@@ -144,7 +121,7 @@ func (o *Operator) answer(ctx context.Context, c *Call, tenant string, data []by
 // load reads a run's record; there being none is a refusal.
 func (o *Operator) load(ctx context.Context, id run.ID) (*record.Handle, error) {
 	h, err := o.Records.Load(ctx, id)
-	if errors.Is(err, record.ErrNotFound) {
+	if errors.Is(err, port.ErrNotFound) {
 		return nil, refuse(run.NotFound, "there is no run %s of tenant %s", id.Run, id.Tenant)
 	}
 	if errors.Is(err, run.ErrBroken) {
@@ -173,7 +150,7 @@ func (o *Operator) change(ctx context.Context, id run.ID, decide func(h *record.
 			o.Index.saved(h)
 			return h, nil
 		}
-		if !errors.Is(err, record.ErrConflict) {
+		if !errors.Is(err, port.ErrConflict) {
 			return nil, err
 		}
 		if err := o.pause(ctx, attempt); err != nil {
@@ -205,7 +182,7 @@ func (o *Operator) follow(ctx context.Context, h *record.Handle, settled string)
 		err = o.Records.Publish(ctx, h)
 	}
 	if err == nil && r.End == nil && r.Lease == nil && len(r.Next(o.Records.Due()).Ready) > 0 {
-		err = o.Streams.Wake(ctx, r.Queue, h.ID)
+		_, err = o.Streams.Wake(ctx, r.Queue, h.ID)
 	}
 	if err == nil && r.Lease != nil {
 		err = o.Streams.Hint(r.Lease.Holder, h.ID)
@@ -233,7 +210,7 @@ func (o *Operator) image(ctx context.Context, h *record.Handle, settled string) 
 		}
 		fresh, err := o.Records.Load(ctx, h.ID)
 		switch {
-		case errors.Is(err, record.ErrNotFound):
+		case errors.Is(err, port.ErrNotFound):
 			return o.Records.RemoveLetter(ctx, h.ID, r.Letter.Owner)
 		case err != nil:
 			return err

@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -50,8 +51,8 @@ func errUnheard() error {
 }
 
 func (o *Operator) listQueues(ctx context.Context, tenant string, _ *QueuesRequest) (any, error) {
-	if tenant != All {
-		return nil, badRequest("the queues are everyone's: ask for them with %s in the place of the tenant", All)
+	if tenant != port.AllTenants {
+		return nil, badRequest("the queues are everyone's: ask for them with %s in the place of the tenant", port.AllTenants)
 	}
 	if _, known := o.Queues.Pulled(""); !known {
 		return nil, errUnheard()

@@ -5,6 +5,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -50,7 +51,7 @@ func (s *runs) word(w string) string {
 }
 
 // put takes a record's header in. Headers come in the order of their revisions.
-func (s *runs) put(c RunChange) {
+func (s *runs) put(c port.Change) {
 	id := c.ID
 	if old := s.byID[id]; old != nil {
 		if c.Seq <= old.seq {
@@ -68,7 +69,7 @@ func (s *runs) put(c RunChange) {
 		k.expires = c.Time.Add(c.Header.TTL).Unix() + 2
 	}
 	s.byID[id] = k
-	for _, t := range []string{id.Tenant, All} {
+	for _, t := range []string{id.Tenant, port.AllTenants} {
 		if s.tenants[t] == nil {
 			s.tenants[t] = &changes{}
 		}
@@ -79,7 +80,7 @@ func (s *runs) put(c RunChange) {
 func (s *runs) drop(k *known) {
 	k.gone = true
 	delete(s.byID, k.id)
-	for _, t := range []string{k.id.Tenant, All} {
+	for _, t := range []string{k.id.Tenant, port.AllTenants} {
 		c := s.tenants[t]
 		if c.gone++; c.gone > 64 && c.gone > len(c.list)/2 {
 			c.list = slices.DeleteFunc(c.list, func(k *known) bool { return k.gone })

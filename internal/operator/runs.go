@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -81,7 +82,7 @@ func (o *Operator) listRuns(ctx context.Context, tenant string, q *RunsRequest) 
 		}
 	}
 	asked := tenant
-	if asked == All {
+	if asked == port.AllTenants {
 		asked = ""
 	}
 	stored, err := o.Streams.LastRun(ctx, asked)
@@ -144,7 +145,7 @@ func (o *Operator) showRuns(ctx context.Context, chosen []chosenRun, last uint64
 					Tenant: c.id.Tenant, RunID: c.id.Run, Workflow: c.workflow, State: c.state, Episode: c.episode, Steps: []run.StepView{}, CompletedEffects: []envelope.CompletedEffect{},
 				}})
 			}
-			if !errors.Is(err, record.ErrNotFound) {
+			if !errors.Is(err, port.ErrNotFound) {
 				failed[i] = err
 			}
 		})
@@ -204,7 +205,7 @@ func (o *Operator) cancel(ctx context.Context, tenant string, q *CancelRequest) 
 		case err == nil:
 			o.follow(ctx, h, "")
 			return StateReply{OK: true, State: h.Run.State()}, nil
-		case !errors.Is(err, record.ErrConflict):
+		case !errors.Is(err, port.ErrConflict):
 			return nil, err
 		}
 		if err := o.pause(ctx, attempt); err != nil { // its job was accepted meanwhile
@@ -227,7 +228,7 @@ func (o *Operator) setAside(ctx context.Context, tenant string, q *SetAsideReque
 	}
 	h, owner, err := o.Records.SetAside(ctx, id, q.By, q.Reason)
 	switch {
-	case errors.Is(err, record.ErrNotFound):
+	case errors.Is(err, port.ErrNotFound):
 		return nil, refuse(run.NotFound, "there is no run %s of tenant %s", id.Run, id.Tenant)
 	case errors.Is(err, run.ErrWhole):
 		return nil, refuse(run.NotAllowed, "the record of run %s breaks no rule: cancel the run, or settle its letter", id.Run)
@@ -241,17 +242,17 @@ func (o *Operator) setAside(ctx context.Context, tenant string, q *SetAsideReque
 }
 
 // cancelQueued makes the record of a run that still waits in a queue, ended. Its job stays there and is answered
-// RUN_CLOSED. record.ErrConflict: it has a record by now.
+// RUN_CLOSED. port.ErrConflict: it has a record by now.
 func (o *Operator) cancelQueued(ctx context.Context, id run.ID, q *CancelRequest) (*record.Handle, error) {
 	j, err := o.Streams.FindJob(ctx, id)
-	if errors.Is(err, record.ErrNotFound) {
+	if errors.Is(err, port.ErrNotFound) {
 		return nil, refuse(run.NotFound, "there is no run %s of tenant %s, and no job of it in any queue", id.Run, id.Tenant)
 	}
 	if err != nil {
 		return nil, err
 	}
 	now := o.Records.Now()
-	h := &record.Handle{ID: id, Run: run.CreateCancelled(id, run.Message{Seq: j.Seq, Queue: j.Queue, Trace: j.Trace, Data: j.Data}, o.Defaults(), q.By, q.Reason, now)}
+	h := &record.Handle{ID: id, Run: run.CreateCancelled(id, j, o.Defaults(), q.By, q.Reason, now)}
 	if err := o.Records.Save(ctx, h); err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -20,21 +20,19 @@ type oneStore struct {
 
 func (s *oneStore) Current() (string, bool) { return s.token, s.token != "" }
 
-type unlettered struct{ Observer }
-
-func (unlettered) ForgetLetters() {}
-
 // The store is found to be another generation: until the watches have begun again, nothing that they report counts, and what
 // is told of ends that are settled is of that store only.
 func TestAnotherStoreIsReadAgain(t *testing.T) {
 	s := &oneStore{token: "A"}
 	rc := watching()
-	rc.Store, rc.Observe, rc.Log = s, unlettered{}, slog.New(slog.DiscardHandler)
+	rc.Store, rc.Log = s, slog.New(slog.DiscardHandler)
 	rc.active = true
 	id := run.ID{Tenant: "t", Run: "r"}
-	end := func(seq uint64) { rc.change(Change{ID: id, Seq: seq, Header: record.Header{State: "ok", Episode: 1}}) }
+	end := func(seq uint64) {
+		rc.change(port.Change{ID: id, Seq: seq, Header: port.Header{State: "ok", Episode: 1}})
+	}
 	end(7)
-	rc.outcome(Outcome{ID: id, N: 1})
+	rc.outcome(port.Outcome{ID: id, N: 1})
 	if !rc.current() || !rc.Ready() {
 		t.Fatal("not ready with the first store that is seen")
 	}
@@ -58,9 +56,9 @@ func TestAnotherStoreIsReadAgain(t *testing.T) {
 	}
 	// What was on its way.
 	end(9)
-	rc.change(Change{Kind: Current})
-	rc.letter(Letter{Kind: Current})
-	rc.outcome(Outcome{Kind: Current})
+	rc.change(port.Change{Kind: port.Current})
+	rc.letter(port.Letter{Kind: port.Current})
+	rc.outcome(port.Outcome{Kind: port.Current})
 	if rc.Ready() {
 		t.Error("ready by what was reported of the former store")
 	}
@@ -72,16 +70,16 @@ func TestAnotherStoreIsReadAgain(t *testing.T) {
 	}
 
 	// The run is not at its end in this store, at a revision that is lower than what was seen of it before.
-	rc.change(Change{Kind: Reset})
-	rc.letter(Letter{Kind: Reset})
-	rc.outcome(Outcome{Kind: Reset})
-	rc.change(Change{ID: id, Seq: 5, Header: record.Header{State: "open", Due: time.Unix(1, 0)}})
-	rc.change(Change{Kind: Current})
-	rc.letter(Letter{Kind: Current})
+	rc.change(port.Change{Kind: port.Reset})
+	rc.letter(port.Letter{Kind: port.Reset})
+	rc.outcome(port.Outcome{Kind: port.Reset})
+	rc.change(port.Change{ID: id, Seq: 5, Header: port.Header{State: "open", Due: time.Unix(1, 0)}})
+	rc.change(port.Change{Kind: port.Current})
+	rc.letter(port.Letter{Kind: port.Current})
 	if rc.Ready() {
 		t.Error("ready before the outcomes have been read again")
 	}
-	rc.outcome(Outcome{Kind: Current})
+	rc.outcome(port.Outcome{Kind: port.Current})
 	if e, _ := rc.next(time.Now()); e == nil || e.id != id {
 		t.Errorf("the run that is open again is not looked at: %+v", e)
 	}
@@ -93,9 +91,9 @@ func TestAnotherStoreIsReadAgain(t *testing.T) {
 // fixed is a fleet's record.
 type fixed []byte
 
-func (f fixed) Load(context.Context) ([]byte, uint64, error) { return f, 1, nil }
-func (fixed) Save(context.Context, []byte, string, uint64) (uint64, error) {
-	return 0, record.ErrConflict
+func (f fixed) LoadFleet(context.Context, string) ([]byte, uint64, error) { return f, 1, nil }
+func (fixed) SaveFleet(context.Context, string, []byte, port.Header, uint64) (uint64, error) {
+	return 0, port.ErrConflict
 }
 
 // What another reconciler had established is taken for the store that it says.
@@ -117,13 +115,13 @@ func TestSettledIsOfOneStore(t *testing.T) {
 
 // asked is a watch that counts how often it has begun, and how.
 type asked struct {
-	Watch
+	port.Watch
 	began chan time.Time
 }
 
-func (a asked) Outcomes(ctx context.Context, from time.Time, fn func(Outcome)) error {
+func (a asked) WatchOutcomes(ctx context.Context, from time.Time, fn func(port.Outcome)) error {
 	a.began <- from
-	fn(Outcome{Kind: Current})
+	fn(port.Outcome{Kind: port.Current})
 	<-ctx.Done()
 	return ctx.Err()
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -13,7 +14,7 @@ import (
 
 // alerted counts the alerts that are stored.
 type alerted struct {
-	record.Store
+	port.Store
 	n int
 }
 

@@ -9,14 +9,12 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
-
-// FleetID is where the reconcilers' own record lies among the runs.
-var FleetID = run.ID{Tenant: "_fleet", Run: "reconciler"}
 
 // FleetSchema is the schema name of the reconcilers' own record.
 const FleetSchema = "agentrun.fleet/v1"
@@ -64,7 +62,7 @@ func (s *fleetState) encode() ([]byte, error) {
 }
 
 func (rc *Reconciler) loadFleet(ctx context.Context) (fleetState, uint64, error) {
-	data, seq, err := rc.Fleet.Load(ctx)
+	data, seq, err := rc.Fleet.LoadFleet(ctx, port.ActiveRecord)
 	if err != nil {
 		return fleetState{}, 0, fmt.Errorf("reconciler: reading which one is active: %w", err)
 	}
@@ -140,9 +138,9 @@ func (rc *Reconciler) leadOnce(ctx context.Context, id string, seen **run.Lease,
 		return poll
 	}
 	sent := rc.Boot()
-	_, err = rc.Fleet.Save(octx, data, record.LeaseHeader(next.Lease), seq)
+	_, err = rc.Fleet.SaveFleet(octx, port.ActiveRecord, data, port.Header{Lease: record.LeaseHeader(next.Lease)}, seq)
 	switch {
-	case errors.Is(err, record.ErrConflict):
+	case errors.Is(err, port.ErrConflict):
 		return 10 * time.Millisecond
 	case err != nil:
 		return poll
@@ -198,7 +196,7 @@ func (rc *Reconciler) resign(id string) {
 	}
 	state.Lease, state.At = nil, rc.Records.Now()
 	if data, err := state.encode(); err == nil {
-		_, _ = rc.Fleet.Save(ctx, data, "", seq)
+		_, _ = rc.Fleet.SaveFleet(ctx, port.ActiveRecord, data, port.Header{}, seq)
 	}
 }
 

@@ -5,19 +5,20 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/run"
 )
 
 // lettered is a letter's message that was seen. Removals are not seen: it may be gone.
 type lettered struct {
-	owner, reason string
-	seq           uint64
+	owner string
+	seq   uint64
 }
 
 // letter takes a letter's message in. One that its record does not have open, as far as the headers tell, is looked into:
 // its record may have been answered while the message was on its way.
-func (rc *Reconciler) letter(l Letter) {
+func (rc *Reconciler) letter(l port.Letter) {
 	now := time.Now()
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
@@ -25,17 +26,15 @@ func (rc *Reconciler) letter(l Letter) {
 		return
 	}
 	switch l.Kind {
-	case Current:
+	case port.Current:
 		return
-	case Reset:
+	case port.Reset:
 		rc.letters = map[run.ID][]lettered{}
 		rc.settled = 0
-		rc.Observe.ForgetLetters()
 		return
 	}
 	rc.forgetLetter(l.ID, l.Owner, l.Seq)
-	rc.letters[l.ID] = append(rc.letters[l.ID], lettered{l.Owner, l.Reason, l.Seq})
-	rc.Observe.LettersOpen(l.Owner, l.Reason, 1)
+	rc.letters[l.ID] = append(rc.letters[l.ID], lettered{l.Owner, l.Seq})
 	if rc.open[l.ID] == l.Owner {
 		return
 	}
@@ -72,7 +71,6 @@ func (rc *Reconciler) forgetLetter(id run.ID, owner string, seq uint64) {
 		if l.owner != owner || l.seq > seq {
 			continue
 		}
-		rc.Observe.LettersOpen(l.owner, l.reason, -1)
 		if len(all) == 1 {
 			delete(rc.letters, id)
 		} else {
@@ -86,9 +84,6 @@ func (rc *Reconciler) forgetLetter(id run.ID, owner string, seq uint64) {
 func (rc *Reconciler) Missing(id run.ID) {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	for _, l := range rc.letters[id] {
-		rc.Observe.LettersOpen(l.owner, l.reason, -1)
-	}
 	delete(rc.letters, id)
 	e := rc.runs[id]
 	if e == nil {

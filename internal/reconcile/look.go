@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -14,7 +15,7 @@ import (
 // look reads a due run's record and does what it needs.
 func (rc *Reconciler) look(ctx context.Context, e *entry) {
 	h, err := rc.Records.Load(ctx, e.id)
-	if errors.Is(err, record.ErrNotFound) {
+	if errors.Is(err, port.ErrNotFound) {
 		rc.gone(ctx, e)
 		return
 	}
@@ -35,14 +36,14 @@ const leftAlone = time.Hour
 
 // failed ends a look that did not come to its end: the run stays due.
 func (rc *Reconciler) failed(ctx context.Context, e *entry, h *record.Handle, err error) {
-	if ctx.Err() == nil && !errors.Is(err, record.ErrConflict) {
+	if ctx.Err() == nil && !errors.Is(err, port.ErrConflict) {
 		trace := ""
 		if h != nil && h.Run != nil {
 			trace = h.Run.TraceID()
 		}
 		rc.Log.Warn("run not tended to, it stays due", "tenant", e.id.Tenant, "run_id", e.id.Run, "trace_id", trace, "error", err)
 	}
-	if ctx.Err() == nil && errors.Is(err, record.ErrFull) {
+	if ctx.Err() == nil && errors.Is(err, port.ErrFull) {
 		rc.noRoom(e.id)
 	}
 	if errors.Is(err, run.ErrBroken) || errors.Is(err, run.ErrNewer) {
@@ -54,7 +55,7 @@ func (rc *Reconciler) failed(ctx context.Context, e *entry, h *record.Handle, er
 		return
 	}
 	wait := rc.pause()
-	if errors.Is(err, record.ErrConflict) {
+	if errors.Is(err, port.ErrConflict) {
 		wait = 5 * time.Millisecond
 	}
 	seq := uint64(0)
@@ -286,7 +287,7 @@ func (rc *Reconciler) record(ctx context.Context, h *record.Handle, l *run.Looku
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, record.ErrConflict) {
+		if !errors.Is(err, port.ErrConflict) {
 			return err
 		}
 		fresh, err := rc.Records.Load(ctx, h.ID)

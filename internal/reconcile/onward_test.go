@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -78,7 +79,7 @@ func TestAWakeThatMeetsAnEarlierOneIsRepeatedSoon(t *testing.T) {
 				t.Fatalf("after refusal %d it is looked at again in %s, wanted %s", i+1, got, want)
 			}
 		}
-		rc.change(Change{ID: h.ID, Seq: 2, Header: record.Header{State: "waiting", Due: time.Now()}})
+		rc.change(port.Change{ID: h.ID, Seq: 2, Header: port.Header{State: "waiting", Due: time.Now()}})
 		h.Seq = 2
 		if got := goOn(t, rc, e, h); got != wakeAgain[0] {
 			t.Fatalf("at a new revision it is looked at again in %s, wanted %s", got, wakeAgain[0])
@@ -111,9 +112,9 @@ func (anyTool) Tool(name string) (*run.Tool, bool) {
 }
 
 // saving stores whatever comes.
-type saving struct{ record.Store }
+type saving struct{ port.Store }
 
-func (saving) Save(context.Context, run.ID, []byte, record.Header, uint64) (uint64, error) {
+func (saving) Save(context.Context, run.ID, []byte, port.Header, uint64) (uint64, error) {
 	return 2, nil
 }
 

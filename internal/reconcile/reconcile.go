@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -24,75 +25,10 @@ type Tools interface {
 	ReadyWithin(tool string) time.Duration
 }
 
-// Kind says what a watch reports.
-type Kind int
-
-// What a watch reports.
-const (
-	Stored  Kind = iota // a message is there
-	Current             // all that was there has been reported
-	Reset               // the stream was made anew: what was reported before is void
-)
-
-// Change is a record as its header shows it.
-type Change struct {
-	Kind   Kind
-	ID     run.ID
-	Seq    uint64
-	Header record.Header
-}
-
-// Outcome is a run's terminal outcome that is in the stream.
-type Outcome struct {
-	Kind Kind
-	ID   run.ID
-	N    int
-}
-
-// Letter is a dead letter that is in its stream.
-type Letter struct {
-	Kind   Kind
-	ID     run.ID
-	Owner  string
-	Seq    uint64
-	Reason string
-}
-
-// Watch follows the streams. Each method returns when ctx ends, and survives restarts of the server; fn is called from one
-// goroutine at a time.
-type Watch interface {
-	Runs(ctx context.Context, fn func(Change)) error
-	// Outcomes reports terminal outcomes stored at or after a time; zero is all.
-	Outcomes(ctx context.Context, from time.Time, fn func(Outcome)) error
-	Letters(ctx context.Context, fn func(Letter)) error
-}
-
-// Waker puts a run into its queue's wakes; fresh is false if one was there already, which may be about to be answered for
-// what its executor knew before.
-type Waker interface {
-	Wake(ctx context.Context, queue string, id run.ID) (fresh bool, err error)
-	// Hint tells the holder of a lease to read a record now. It may be lost: the holder sees the record when it writes it.
-	Hint(holder string, id run.ID) error
-}
-
-// Fleet is the record of which reconciler is active.
-type Fleet interface {
-	// Load returns what is stored and its revision; 0 if there is none.
-	Load(ctx context.Context) (data []byte, seq uint64, err error)
-	// Save is a compare-and-set. record.ErrConflict.
-	Save(ctx context.Context, data []byte, lease string, expect uint64) (uint64, error)
-}
-
 // Store tells which store of records this is.
 type Store interface {
 	// Current is false while the store is not known to be the one that the fleet has settled with.
 	Current() (token string, ok bool)
-}
-
-// Observer is told of what the reconciler does.
-type Observer interface {
-	LettersOpen(owner, reason string, change int)
-	ForgetLetters()
 }
 
 // Health says whether the process can do its work.
@@ -111,11 +47,10 @@ type Config struct {
 	Random   func() float64
 	Records  *record.Records
 	Tools    Tools
-	Watch    Watch
-	Waker    Waker
-	Fleet    Fleet
+	Watch    port.Watch
+	Waker    port.Waker
+	Fleet    port.Fleet
 	Store    Store
-	Observe  Observer
 	Health   Health
 	Log      *slog.Logger
 	OnActive func(bool) // told when this one becomes active or a standby; may be nil
@@ -151,7 +86,7 @@ type Reconciler struct {
 type entry struct {
 	id      run.ID
 	seq     uint64
-	h       record.Header
+	h       port.Header
 	lease   record.Lease // as last seen
 	seen    time.Time    // since when it has been seen unchanged
 	changed time.Time    // when the revision was first seen
@@ -232,7 +167,7 @@ func ended(state string) bool {
 }
 
 // change takes a record's new revision in.
-func (rc *Reconciler) change(c Change) {
+func (rc *Reconciler) change(c port.Change) {
 	now := time.Now()
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
@@ -240,16 +175,16 @@ func (rc *Reconciler) change(c Change) {
 		return
 	}
 	switch c.Kind {
-	case Current:
+	case port.Current:
 		return
-	case Reset:
+	case port.Reset:
 		rc.runs, rc.ends, rc.queue = map[run.ID]*entry{}, map[run.ID]*entry{}, nil
 		rc.open, rc.through, rc.settled = map[run.ID]string{}, 0, 0
 		rc.told, rc.overdue = map[run.ID]telling{}, map[run.ID]bool{} // an end of the new store is another end
 		return
 	}
 	rc.through = max(rc.through, c.Seq)
-	if c.ID == FleetID {
+	if c.ID == port.ActiveID {
 		return
 	}
 	e := rc.runs[c.ID]
@@ -347,7 +282,7 @@ func (rc *Reconciler) plan(e *entry, now time.Time) (at time.Time, keep bool) {
 }
 
 // outcome takes a run's terminal outcome in: that end is published.
-func (rc *Reconciler) outcome(o Outcome) {
+func (rc *Reconciler) outcome(o port.Outcome) {
 	now := time.Now()
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
@@ -355,9 +290,9 @@ func (rc *Reconciler) outcome(o Outcome) {
 		return
 	}
 	switch o.Kind {
-	case Current:
+	case port.Current:
 		return
-	case Reset:
+	case port.Reset:
 		rc.passed, rc.settled = map[run.ID]passage{}, 0
 		return
 	}

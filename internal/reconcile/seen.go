@@ -3,6 +3,8 @@ package reconcile
 import (
 	"context"
 	"time"
+
+	"github.com/agentrun/executor/internal/port"
 )
 
 // The streams that are watched.
@@ -94,28 +96,28 @@ func (rc *Reconciler) watch(ctx context.Context, stream int, void bool, from tim
 	switch stream {
 	case runs:
 		if void {
-			rc.change(Change{Kind: Reset})
+			rc.change(port.Change{Kind: port.Reset})
 		}
-		return rc.Watch.Runs(ctx, rc.change)
+		return rc.Watch.WatchRuns(ctx, rc.change)
 	case letters:
 		if void {
-			rc.letter(Letter{Kind: Reset})
+			rc.letter(port.Letter{Kind: port.Reset})
 		}
-		return rc.Watch.Letters(ctx, rc.letter)
+		return rc.Watch.WatchLetters(ctx, rc.letter)
 	default:
 		if void {
-			rc.outcome(Outcome{Kind: Reset})
+			rc.outcome(port.Outcome{Kind: port.Reset})
 		}
-		return rc.Watch.Outcomes(ctx, from, rc.outcome)
+		return rc.Watch.WatchOutcomes(ctx, from, rc.outcome)
 	}
 }
 
 // heard takes in what a watch says of itself, and reports whether its message counts; rc.mu is held.
-func (rc *Reconciler) heard(stream int, k Kind) bool {
+func (rc *Reconciler) heard(stream int, k port.Kind) bool {
 	switch {
-	case k == Reset:
+	case k == port.Reset:
 		rc.ready[stream], rc.void[stream] = false, false
-	case k == Current && !rc.void[stream]:
+	case k == port.Current && !rc.void[stream]:
 		rc.ready[stream] = true
 		rc.poke()
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -22,7 +23,7 @@ func watching() *Reconciler {
 }
 
 func seen(rc *Reconciler, id, seq int, state string) {
-	rc.change(Change{ID: run.ID{Tenant: "t", Run: fmt.Sprint(id)}, Seq: uint64(seq), Header: record.Header{State: state, Episode: 1}}) //nolint:gosec // small
+	rc.change(port.Change{ID: run.ID{Tenant: "t", Run: fmt.Sprint(id)}, Seq: uint64(seq), Header: port.Header{State: state, Episode: 1}}) //nolint:gosec // small
 }
 
 // What is settled ends below the first end that may owe something, whatever came and went before.
@@ -33,7 +34,7 @@ func TestSettledThrough(t *testing.T) {
 	for seq := 1; seq <= 2000; seq++ {
 		id := r.IntN(60)
 		if r.IntN(4) == 0 {
-			rc.outcome(Outcome{ID: run.ID{Tenant: "t", Run: fmt.Sprint(id)}, N: 1})
+			rc.outcome(port.Outcome{ID: run.ID{Tenant: "t", Run: fmt.Sprint(id)}, N: 1})
 		}
 		seen(rc, id, seq, states[r.IntN(len(states))])
 		want := rc.through

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -12,29 +12,29 @@ import (
 func TestToldIsForgottenWithTheLetter(t *testing.T) {
 	rc := watching()
 	seq := uint64(0)
-	step := func(id run.ID, h record.Header) {
+	step := func(id run.ID, h port.Header) {
 		seq++
-		rc.change(Change{ID: id, Seq: seq, Header: h})
+		rc.change(port.Change{ID: id, Seq: seq, Header: h})
 	}
 	for i := range 100 {
 		id := run.ID{Tenant: "t", Run: fmt.Sprint(i)}
-		step(id, record.Header{State: "needs_human", Episode: 1, Letter: "o"})
+		step(id, port.Header{State: "needs_human", Episode: 1, Letter: "o"})
 		rc.told[id] = telling{episode: 1} // as tendEnd does
-		step(id, record.Header{State: "needs_human", Episode: 1, Letter: "o"})
+		step(id, port.Header{State: "needs_human", Episode: 1, Letter: "o"})
 		if rc.told[id] != (telling{episode: 1}) {
 			t.Fatal("a claim of the letter, and it is forgotten that somebody was told")
 		}
-		step(id, record.Header{State: "ready", Episode: 2}) // approved, and the run goes on to its end
-		step(id, record.Header{State: "ok", Episode: 2})
-		rc.outcome(Outcome{ID: id, N: 2})
+		step(id, port.Header{State: "ready", Episode: 2}) // approved, and the run goes on to its end
+		step(id, port.Header{State: "ok", Episode: 2})
+		rc.outcome(port.Outcome{ID: id, N: 2})
 	}
 	if len(rc.told) != 0 || len(rc.runs) != 0 {
 		t.Errorf("of 100 approved runs %d ends are kept as told, %d runs", len(rc.told), len(rc.runs))
 	}
 	id := run.ID{Tenant: "t", Run: "again"}
-	step(id, record.Header{State: "needs_human", Episode: 1, Letter: "o"})
+	step(id, port.Header{State: "needs_human", Episode: 1, Letter: "o"})
 	rc.told[id], rc.overdue[id] = telling{episode: 1}, true
-	rc.change(Change{Kind: Reset})
+	rc.change(port.Change{Kind: port.Reset})
 	if len(rc.told) != 0 || rc.Overdue() != 0 {
 		t.Errorf("of a store that was made anew %d ends count as told, %d runs as overdue", len(rc.told), rc.Overdue())
 	}

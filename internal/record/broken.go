@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
 // SetAside ends a run whose record breaks a rule; see run.SetAside. The record as it was found is kept in the object store
-// first, as long as large results are. owner is that of the letter which was open, "" for none. ErrNotFound, run.ErrWhole.
+// first, as long as large results are. owner is that of the letter which was open, "" for none. port.ErrNotFound, run.ErrWhole.
 func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (h *Handle, owner string, err error) {
 	for {
 		st, err := rs.Store.Load(ctx, id)
@@ -33,19 +34,19 @@ func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (
 		}
 		var last [2]run.Published
 		for i, scope := range []envelope.Scope{envelope.StepScope, envelope.RunScope} {
-			n, seq, of, err := rs.Store.LastOutcome(ctx, id, scope)
-			if err != nil && !errors.Is(err, ErrNotFound) {
+			o, err := rs.Store.LastOutcome(ctx, id, scope)
+			if err != nil && !errors.Is(err, port.ErrNotFound) {
 				return nil, "", err
 			}
-			if err == nil && of == first {
-				last[i] = run.Published{N: n, Seq: seq}
+			if err == nil && o.First == first {
+				last[i] = run.Published{N: o.N, Seq: o.Seq}
 			}
 		}
 		kept := fmt.Sprintf("broken/%s/%s/%d", id.Tenant, id.Run, st.Seq)
 		if err := rs.Store.PutObject(ctx, kept, st.Data); err != nil {
 			return nil, "", err
 		}
-		r, err := run.SetAside(st.Data, by, reason, ObjectBucket+"/"+kept, last[0], last[1], rs.Now())
+		r, err := run.SetAside(st.Data, by, reason, port.ObjectsBucket+"/"+kept, last[0], last[1], rs.Now())
 		if err != nil {
 			return nil, "", err
 		}
@@ -54,7 +55,7 @@ func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (
 		if err = rs.Save(ctx, h); err == nil {
 			return h, owner, nil
 		}
-		if !errors.Is(err, ErrConflict) {
+		if !errors.Is(err, port.ErrConflict) {
 			return nil, "", err
 		}
 	}

@@ -3,6 +3,7 @@ package record
 import (
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -23,7 +24,7 @@ type Observer interface {
 }
 
 // countStored counts those owed outcomes whose publication was newly stored.
-func (rs *Records) countStored(r *run.Run, out []Outgoing) {
+func (rs *Records) countStored(r *run.Run, out []port.Outgoing) {
 	if rs.Observe == nil {
 		return
 	}

@@ -8,13 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/run"
 )
 
 // bucket is an object store that fails.
 type bucket struct {
-	record.Store
+	port.Store
 	err  error
 	puts int
 	good int // succeeds from this one on; 0: never
@@ -40,8 +41,8 @@ func TestOffload(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		told := 0
-		denied := &bucket{err: fmt.Errorf("%w: not permitted", record.ErrRefused)}
-		if err := offload(ctx, denied, &told); !errors.Is(err, record.ErrRefused) || denied.puts != 1 || told != 0 {
+		denied := &bucket{err: fmt.Errorf("%w: not permitted", port.ErrRefused)}
+		if err := offload(ctx, denied, &told); !errors.Is(err, port.ErrRefused) || denied.puts != 1 || told != 0 {
 			t.Errorf("a refusal: %v after %d attempts, told %d times", err, denied.puts, told)
 		}
 		passing := &bucket{err: errors.New("no responders"), good: 4}

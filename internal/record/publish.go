@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -31,23 +32,21 @@ func (rs *Records) Publish(ctx context.Context, h *Handle) error {
 			return err
 		}
 	}
-	out := make([]Outgoing, len(r.Owed))
+	out := make([]port.Outgoing, len(r.Owed))
 	var kept []string
 	for i := range r.Owed {
 		o := &r.Owed[i]
-		data, err := r.Outcome(o).Append(nil)
+		out[i] = port.Outgoing{Outcome: r.Outcome(o), First: r.First, Traceparent: r.Trace}
+		data, err := out[i].Outcome.Append(nil)
 		if err != nil {
 			return fmt.Errorf("outcome %s/%s/%d: %w", h.ID, o.Scope, o.N, err)
 		}
-		clean := rs.redact(data)
-		if len(clean) != len(data) || !bytes.Equal(clean, data) {
+		out[i].Data = rs.redact(data)
+		if !bytes.Equal(out[i].Data, data) {
 			kept = append(kept, o.Step)
 		}
 		before := r.PublishedBefore(o.Scope)
-		out[i] = Outgoing{
-			ID: h.ID, Scope: o.Scope, N: o.N, First: r.First, PublishedBefore: before.N > 0, Traceparent: r.Trace,
-			Data: clean,
-		}
+		out[i].PublishedBefore = before.N > 0
 		if before.N == o.N-1 {
 			out[i].Last = before.Seq
 		}
@@ -96,13 +95,13 @@ func (rs *Records) findPublished(ctx context.Context, h *Handle) error {
 		if !owes(h.Run, scope) {
 			continue
 		}
-		n, seq, first, err := rs.Store.LastOutcome(ctx, h.ID, scope)
+		last, err := rs.Store.LastOutcome(ctx, h.ID, scope)
 		switch {
-		case errors.Is(err, ErrNotFound):
+		case errors.Is(err, port.ErrNotFound):
 		case err != nil:
 			return err
-		case first == h.Run.First:
-			h.Run.Published(scope, n, seq)
+		case last.First == h.Run.First:
+			h.Run.Published(scope, last.N, last.Seq)
 		}
 	}
 	h.unsure = false
@@ -128,19 +127,19 @@ func (rs *Records) PublishLetter(ctx context.Context, h *Handle) error {
 	expect := uint64(0)
 	for {
 		_, err := rs.Store.PutLetter(ctx, h.ID, owner, data, h.Run.Letter.ID, expect)
-		if !errors.Is(err, ErrConflict) {
+		if !errors.Is(err, port.ErrConflict) {
 			return err
 		}
-		st, _, err := rs.Store.GetLetter(ctx, h.ID, owner)
+		l, err := rs.Store.GetLetter(ctx, h.ID, owner)
 		switch {
-		case errors.Is(err, ErrNotFound):
+		case errors.Is(err, port.ErrNotFound):
 			expect = 0
 		case err != nil:
 			return err
-		case bytes.Equal(st.Data, data):
+		case bytes.Equal(l.Data, data):
 			return nil
 		default:
-			expect = st.Seq
+			expect = l.Seq
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -151,19 +150,19 @@ func (rs *Records) PublishLetter(ctx context.Context, h *Handle) error {
 // RemoveLetter removes the message of a letter that the record does not have open any more. The record is read after the
 // message: a run that has ended anew meanwhile has its next letter at the same subject, and that one stays.
 func (rs *Records) RemoveLetter(ctx context.Context, id run.ID, owner string) error {
-	st, _, err := rs.Store.GetLetter(ctx, id, owner)
-	if errors.Is(err, ErrNotFound) {
+	l, err := rs.Store.GetLetter(ctx, id, owner)
+	if errors.Is(err, port.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	h, err := rs.Load(ctx, id)
-	if err != nil && !errors.Is(err, ErrNotFound) {
+	if err != nil && !errors.Is(err, port.ErrNotFound) {
 		return err
 	}
 	if err == nil && h.Run.Letter != nil && h.Run.Letter.Open && h.Run.Letter.Owner == owner {
 		return nil
 	}
-	return rs.Store.DeleteLetter(ctx, st.Seq)
+	return rs.Store.DeleteLetter(ctx, l.Seq)
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -32,7 +33,7 @@ func (rs *Records) FetchDoubts(ctx context.Context, h *Handle) error {
 func (rs *Records) readBack(ctx context.Context, h *Handle, want map[string]uint64) error {
 	for name, seq := range want {
 		data, err := rs.Store.ReadOutcome(ctx, seq)
-		if err != nil && !errors.Is(err, ErrNotFound) {
+		if err != nil && !errors.Is(err, port.ErrNotFound) {
 			return err
 		}
 		var o struct {
@@ -62,16 +63,13 @@ func (rs *Records) Fetch(ctx context.Context, h *Handle, step string) error {
 	}
 	for name, ref := range h.Run.FetchObjects(step) {
 		data, err := rs.Store.GetObject(ctx, ref.Object)
-		if err != nil && !errors.Is(err, ErrNotFound) {
+		if err != nil && !errors.Is(err, port.ErrNotFound) {
 			return err
 		}
 		h.Run.Fetched(name, data)
 	}
 	return nil
 }
-
-// ObjectBucket is the object store that keeps large results.
-const ObjectBucket = "AGENTRUN_OBJECTS"
 
 // InlineResult is up to how many bytes a result travels in outcomes and lies in the record (contract §12), unless the
 // server's messages are so small that a third of one is less.
@@ -88,7 +86,7 @@ func (rs *Records) inline() int {
 // The name comes from the dispatch, so that doing it again changes nothing. What the config keeps secret is redacted, since
 // the object can be read by whoever reads the outcome.
 //
-// It tries again until ctx ends, with growing pauses, and tells retrying (which may be nil) of each failure; ErrRefused, at
+// It tries again until ctx ends, with growing pauses, and tells retrying (which may be nil) of each failure; port.ErrRefused, at
 // once, where trying again is no use.
 func (rs *Records) Offload(ctx context.Context, id run.ID, step string, d run.DispatchID, result json.RawMessage, retrying func(error)) (*envelope.ObjectRef, error) {
 	if len(result) <= rs.inline() {
@@ -97,14 +95,14 @@ func (rs *Records) Offload(ctx context.Context, id run.ID, step string, d run.Di
 	data := rs.redact(result)
 	sum := sha256.Sum256(data)
 	ref := &envelope.ObjectRef{
-		Bucket: ObjectBucket, Object: id.Tenant + "/" + id.Run + "/" + step + "/" + string(d), Size: len(data), SHA256: hex.EncodeToString(sum[:]),
+		Bucket: port.ObjectsBucket, Object: id.Tenant + "/" + id.Run + "/" + step + "/" + string(d), Size: len(data), SHA256: hex.EncodeToString(sum[:]),
 	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := rs.Store.PutObject(ctx, ref.Object, data)
 		if err == nil {
 			return ref, nil
 		}
-		if errors.Is(err, ErrRefused) || ctx.Err() != nil {
+		if errors.Is(err, port.ErrRefused) || ctx.Err() != nil {
 			return nil, fmt.Errorf("result of %s/%s: %w", id, step, err)
 		}
 		if retrying != nil {

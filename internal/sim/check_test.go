@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -193,11 +193,11 @@ func (w *world) checkCommit(f *flight) {
 }
 
 // checkPosted: the numbers have no gaps, and what an outcome claims is true.
-func (w *world) checkPosted(who string, o *record.Outgoing) {
-	all := w.results[resultSubject{o.ID, o.Scope}]
-	w.sayLocked("%s publishes %s outcome %d of %s", who, o.Scope, o.N, o.ID.Run)
+func (w *world) checkPosted(who string, o *port.Outgoing) {
+	all := w.results[resultSubject{o.Run(), o.Scope}]
+	w.sayLocked("%s publishes %s outcome %d of %s", who, o.Scope, o.N, o.RunID)
 	if o.N != len(all) {
-		w.violated(run.RuleOneEnd, "%s outcome %d of %s is message %d", o.Scope, o.N, o.ID.Run, len(all))
+		w.violated(run.RuleOneEnd, "%s outcome %d of %s is message %d", o.Scope, o.N, o.RunID, len(all))
 	}
 	var out envelope.Outcome
 	if err := json.Unmarshal(o.Data, &out); err != nil {
@@ -208,12 +208,12 @@ func (w *world) checkPosted(who string, o *record.Outgoing) {
 		w.violated(run.RuleOneEnd, "outcome %s/%d says %s/%d", o.Scope, o.N, out.Scope, out.N)
 	}
 	for _, e := range out.CompletedEffects {
-		if w.ledger(o.ID, e.Step) == 0 {
-			w.violated(run.RuleProvenOK, "outcome %s/%d of %s claims %s, the provider did not do it", o.Scope, o.N, o.ID.Run, e.Step)
+		if w.ledger(o.Run(), e.Step) == 0 {
+			w.violated(run.RuleProvenOK, "outcome %s/%d of %s claims %s, the provider did not do it", o.Scope, o.N, o.RunID, e.Step)
 		}
 	}
 	if o.Scope == envelope.RunScope && !out.Terminal {
-		w.violated(run.RuleOneEnd, "run outcome %d of %s is not terminal", o.N, o.ID.Run)
+		w.violated(run.RuleOneEnd, "run outcome %d of %s is not terminal", o.N, o.RunID)
 	}
 }
 
@@ -291,7 +291,7 @@ func (w *world) owing(id run.ID, r *run.Run) string {
 		if there != "" {
 			return "two letters"
 		}
-		if there = l.id; open != "" && sub.owner != r.Letter.Owner {
+		if there = l.LetterID; open != "" && sub.owner != r.Letter.Owner {
 			return "letter of " + r.Letter.Owner + " at " + sub.owner
 		}
 	}

@@ -12,13 +12,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/journal/journaltest"
 	"github.com/agentrun/executor/internal/operator"
-	"github.com/agentrun/executor/internal/reconcile"
-	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -26,12 +24,12 @@ import (
 
 // parts are the seams of one server, fake or real.
 type parts struct {
-	store   record.Store
-	waker   reconcile.Waker
-	watch   reconcile.Watch
-	fleet   reconcile.Fleet
+	store   port.Store
+	waker   port.Waker
+	watch   port.Watch
+	fleet   port.Fleet
 	publish func(id run.ID, data []byte)
-	pull    func(deliver func(worker.Delivery)) worker.Puller
+	pull    func(deliver func(port.Delivery)) worker.Puller
 }
 
 // both runs a suite on the fakes and on the real parts.
@@ -41,8 +39,8 @@ func both(t *testing.T, suite func(t *testing.T, p *parts)) {
 		w.fast = true
 		p := w.newProc("p")
 		suite(t, &parts{
-			store: link{p}, waker: link{p}, watch: link{p}, fleet: fleetLink{p}, publish: w.publish,
-			pull: func(deliver func(worker.Delivery)) worker.Puller {
+			store: link{p}, waker: link{p}, watch: link{p}, fleet: link{p}, publish: w.publish,
+			pull: func(deliver func(port.Delivery)) worker.Puller {
 				pl := &puller{p: p, give: deliver, idle: make(chan struct{})}
 				w.mu.Lock()
 				w.executors = append(w.executors, &executor{w: w, puller: pl})
@@ -66,14 +64,14 @@ func both(t *testing.T, suite func(t *testing.T, p *parts)) {
 			t.Fatal(err)
 		}
 		suite(t, &parts{
-			store: app.NewRecords(conn, time.Hour).Store, waker: conn, watch: app.NewWatch(conn, operator.NewIndex(blind{}, time.Now)), fleet: app.NewFleet(conn),
+			store: conn, waker: conn, watch: operator.NewIndex(blind{}, time.Now).Feed(conn), fleet: conn,
 			publish: func(id run.ID, data []byte) {
 				if _, err := js.Publish(t.Context(), bus.JobSubject("default", id), data); err != nil {
 					t.Fatal(err)
 				}
 			},
-			pull: func(deliver func(worker.Delivery)) worker.Puller {
-				pl, err := conn.NewPuller([]string{"default"}, bus.Turns{}, func(d bus.Delivery) { deliver(app.NewDelivery(d)) })
+			pull: func(deliver func(port.Delivery)) worker.Puller {
+				pl, err := conn.NewPuller([]string{"default"}, bus.Turns{}, deliver)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -115,18 +113,18 @@ func TestRecordsAreTheSame(t *testing.T) {
 	both(t, func(t *testing.T, p *parts) {
 		ctx, id, s := t.Context(), run.ID{Tenant: "acme", Run: "records"}, p.store
 		a, b, c := body(t, id, "a"), body(t, id, "b"), body(t, id, "c")
-		h := record.Header{State: "open", Episode: 1}
+		h := port.Header{State: "open", Episode: 1}
 		_, err := s.Load(ctx, id)
-		is(t, "load of nothing", err, record.ErrNotFound)
+		is(t, "load of nothing", err, port.ErrNotFound)
 		_, err = s.Save(ctx, id, a, h, 7)
-		is(t, "save upon a revision that is not there", err, record.ErrConflict)
+		is(t, "save upon a revision that is not there", err, port.ErrConflict)
 		first, err := s.Save(ctx, id, a, h, 0)
 		is(t, "first save", err, nil)
 		again, err := s.Save(ctx, id, a, h, 0)
 		is(t, "the same bytes again", err, nil)
 		equal(t, "its revision", again, first)
 		_, err = s.Save(ctx, id, b, h, 0)
-		is(t, "other bytes at an old revision", err, record.ErrConflict)
+		is(t, "other bytes at an old revision", err, port.ErrConflict)
 		second, err := s.Save(ctx, id, b, h, first)
 		is(t, "second save", err, nil)
 		if second <= first {
@@ -136,7 +134,7 @@ func TestRecordsAreTheSame(t *testing.T) {
 		is(t, "the same bytes again at the old revision", err, nil)
 		equal(t, "its revision", again, second)
 		_, err = s.Save(ctx, id, c, h, first)
-		is(t, "other bytes at an old revision", err, record.ErrConflict)
+		is(t, "other bytes at an old revision", err, port.ErrConflict)
 		got, err := s.Load(ctx, id)
 		is(t, "load", err, nil)
 		equal(t, "loaded", []any{string(got.Data), got.Seq}, []any{string(b), second})
@@ -145,14 +143,14 @@ func TestRecordsAreTheSame(t *testing.T) {
 		is(t, "object", err, nil)
 		equal(t, "object", string(data), "x")
 		_, err = s.GetObject(ctx, "acme/records/s/none")
-		is(t, "no object", err, record.ErrNotFound)
+		is(t, "no object", err, port.ErrNotFound)
 	})
 }
 
 // outcome is a numbered outcome of a run whose record began at first.
-func outcome(id run.ID, scope envelope.Scope, n int, first, last uint64, before bool) record.Outgoing {
-	return record.Outgoing{
-		ID: id, Scope: scope, N: n, First: first, Last: last, PublishedBefore: before,
+func outcome(id run.ID, scope envelope.Scope, n int, first, last uint64, before bool) port.Outgoing {
+	return port.Outgoing{
+		Outcome: &envelope.Outcome{Tenant: id.Tenant, RunID: id.Run, Scope: scope, N: n}, First: first, Last: last, PublishedBefore: before,
 		Data: fmt.Appendf(nil, `{"schema":"agentrun.outcome/v1","scope":%q,"n":%d,"terminal":true}`, scope, n),
 	}
 }
@@ -160,33 +158,33 @@ func outcome(id run.ID, scope envelope.Scope, n int, first, last uint64, before 
 func TestOutcomesAreTheSame(t *testing.T) {
 	both(t, func(t *testing.T, p *parts) {
 		ctx, id, s := t.Context(), run.ID{Tenant: "acme", Run: "outcomes"}, p.store
-		step := func(n int, first, last uint64, before bool) record.Outgoing {
+		step := func(n int, first, last uint64, before bool) port.Outgoing {
 			return outcome(id, envelope.StepScope, n, first, last, before)
 		}
-		_, _, _, err := s.LastOutcome(ctx, id, envelope.StepScope)
-		is(t, "last of nothing", err, record.ErrNotFound)
-		if _, err = s.Append(ctx, []record.Outgoing{step(2, 5, 0, false)}); err == nil {
+		_, err := s.LastOutcome(ctx, id, envelope.StepScope)
+		is(t, "last of nothing", err, port.ErrNotFound)
+		if _, err = s.Append(ctx, []port.Outgoing{step(2, 5, 0, false)}); err == nil {
 			t.Fatal("a gap is let through")
 		}
-		one, err := s.Append(ctx, []record.Outgoing{step(1, 5, 0, false), outcome(id, envelope.RunScope, 1, 5, 0, false)})
+		one, err := s.Append(ctx, []port.Outgoing{step(1, 5, 0, false), outcome(id, envelope.RunScope, 1, 5, 0, false)})
 		is(t, "first", err, nil)
-		again, err := s.Append(ctx, []record.Outgoing{step(1, 5, 0, false)})
+		again, err := s.Append(ctx, []port.Outgoing{step(1, 5, 0, false)})
 		is(t, "the same again", err, nil)
 		equal(t, "its sequence", again, one[:1])
-		two, err := s.Append(ctx, []record.Outgoing{step(2, 5, one[0], true), step(3, 5, 0, true)})
+		two, err := s.Append(ctx, []port.Outgoing{step(2, 5, one[0], true), step(3, 5, 0, true)})
 		is(t, "second and third", err, nil)
-		passed, err := s.Append(ctx, []record.Outgoing{step(1, 5, 0, false)})
+		passed, err := s.Append(ctx, []port.Outgoing{step(1, 5, 0, false)})
 		is(t, "one that was passed", err, nil)
 		equal(t, "its sequence", passed, []uint64{0})
-		n, seq, first, err := s.LastOutcome(ctx, id, envelope.StepScope)
+		last, err := s.LastOutcome(ctx, id, envelope.StepScope)
 		is(t, "last", err, nil)
-		equal(t, "last", []any{n, seq, first}, []any{3, two[1], uint64(5)})
-		data, err := s.ReadOutcome(ctx, seq)
+		equal(t, "last", []any{last.N, last.Seq, last.First}, []any{3, two[1], uint64(5)})
+		data, err := s.ReadOutcome(ctx, last.Seq)
 		is(t, "read", err, nil)
 		equal(t, "read", string(data), string(step(3, 5, 0, true).Data))
 		_, err = s.ReadOutcome(ctx, 1<<40)
-		is(t, "read of nothing", err, record.ErrNotFound)
-		if _, err = s.Append(ctx, []record.Outgoing{step(5, 5, 0, true)}); err == nil {
+		is(t, "read of nothing", err, port.ErrNotFound)
+		if _, err = s.Append(ctx, []port.Outgoing{step(5, 5, 0, true)}); err == nil {
 			t.Fatal("a gap is let through")
 		}
 	})
@@ -195,27 +193,27 @@ func TestOutcomesAreTheSame(t *testing.T) {
 func TestLettersAreTheSame(t *testing.T) {
 	both(t, func(t *testing.T, p *parts) {
 		ctx, id, s := t.Context(), run.ID{Tenant: "acme", Run: "letters"}, p.store
-		_, _, err := s.GetLetter(ctx, id, "o")
-		is(t, "get of nothing", err, record.ErrNotFound)
+		_, err := s.GetLetter(ctx, id, "o")
+		is(t, "get of nothing", err, port.ErrNotFound)
 		one, err := s.PutLetter(ctx, id, "o", []byte(`{"n":1}`), "l1", 0)
 		is(t, "put", err, nil)
 		again, err := s.PutLetter(ctx, id, "o", []byte(`{"n":1}`), "l1", 0)
 		is(t, "the same again", err, nil)
 		equal(t, "its sequence", again, one)
 		_, err = s.PutLetter(ctx, id, "o", []byte(`{"n":2}`), "l2", 0)
-		is(t, "create only", err, record.ErrConflict)
+		is(t, "create only", err, port.ErrConflict)
 		two, err := s.PutLetter(ctx, id, "o", []byte(`{"n":2}`), "l2", one)
 		is(t, "replace", err, nil)
-		got, name, err := s.GetLetter(ctx, id, "o")
+		got, err := s.GetLetter(ctx, id, "o")
 		is(t, "get", err, nil)
-		equal(t, "got", []any{string(got.Data), got.Seq, name}, []any{`{"n":2}`, two, "l2"})
+		equal(t, "got", []any{string(got.Data), got.Seq, got.LetterID}, []any{`{"n":2}`, two, "l2"})
 		is(t, "delete what was replaced", s.DeleteLetter(ctx, one), nil)
-		_, _, err = s.GetLetter(ctx, id, "o")
+		_, err = s.GetLetter(ctx, id, "o")
 		is(t, "still there", err, nil)
 		is(t, "delete", s.DeleteLetter(ctx, two), nil)
 		is(t, "delete again", s.DeleteLetter(ctx, two), nil)
-		_, _, err = s.GetLetter(ctx, id, "o")
-		is(t, "gone", err, record.ErrNotFound)
+		_, err = s.GetLetter(ctx, id, "o")
+		is(t, "gone", err, port.ErrNotFound)
 		is(t, "alert", s.PutAlert(ctx, "acme", "o", "r", []byte(`{}`), "a1"), nil)
 		is(t, "alert again", s.PutAlert(ctx, "acme", "o", "r", []byte(`{}`), "a1"), nil)
 	})
@@ -224,16 +222,16 @@ func TestLettersAreTheSame(t *testing.T) {
 func TestFleetIsTheSame(t *testing.T) {
 	both(t, func(t *testing.T, p *parts) {
 		ctx := t.Context()
-		data, seq, err := p.fleet.Load(ctx)
+		data, seq, err := p.fleet.LoadFleet(ctx, port.ActiveRecord)
 		is(t, "load", err, nil)
 		equal(t, "nothing", []any{len(data), seq}, []any{0, uint64(0)})
-		one, err := p.fleet.Save(ctx, []byte("1"), "h/l/0/5000", 0)
+		one, err := p.fleet.SaveFleet(ctx, port.ActiveRecord, []byte("1"), port.Header{Lease: "h/l/0/5000"}, 0)
 		is(t, "save", err, nil)
-		_, err = p.fleet.Save(ctx, []byte("2"), "h/l/0/5000", 0)
-		is(t, "save again", err, record.ErrConflict)
-		two, err := p.fleet.Save(ctx, []byte("2"), "h/l/1/5000", one)
+		_, err = p.fleet.SaveFleet(ctx, port.ActiveRecord, []byte("2"), port.Header{Lease: "h/l/0/5000"}, 0)
+		is(t, "save again", err, port.ErrConflict)
+		two, err := p.fleet.SaveFleet(ctx, port.ActiveRecord, []byte("2"), port.Header{Lease: "h/l/1/5000"}, one)
 		is(t, "renew", err, nil)
-		data, seq, err = p.fleet.Load(ctx)
+		data, seq, err = p.fleet.LoadFleet(ctx, port.ActiveRecord)
 		is(t, "load", err, nil)
 		equal(t, "loaded", []any{string(data), seq}, []any{"2", two})
 	})
@@ -271,47 +269,49 @@ func TestWatchesAreTheSame(t *testing.T) {
 	both(t, func(t *testing.T, p *parts) {
 		ctx, s := t.Context(), p.store
 		a, b := run.ID{Tenant: "acme", Run: "a"}, run.ID{Tenant: "acme", Run: "b"}
-		h := record.Header{State: "open", Episode: 1, Lease: "x.1/l/3/5000", Workflow: "w", Due: time.UnixMilli(1_800_000_000_000).UTC()}
+		h := port.Header{State: "open", Episode: 1, Lease: "x.1/l/3/5000", Workflow: "w", Due: time.UnixMilli(1_800_000_000_000).UTC()}
 		a1, err := s.Save(ctx, a, body(t, a, "1"), h, 0)
 		is(t, "save", err, nil)
 		_, err = s.Save(ctx, b, body(t, b, "1"), h, 0)
 		is(t, "save", err, nil)
 		a2, err := s.Save(ctx, a, body(t, a, "2"), h, a1)
 		is(t, "save", err, nil)
-		runs := listen(t, p.watch.Runs)
+		runs := listen(t, p.watch.WatchRuns)
 		equal(t, "b, as it is", runs.next(t).ID, b)
 		c := runs.next(t)
 		equal(t, "a, its last revision only", []any{c.ID, c.Seq, c.Header.State, c.Header.Lease, c.Header.Due.UTC()}, []any{a, a2, h.State, h.Lease, h.Due})
-		equal(t, "current", runs.next(t).Kind, reconcile.Current)
+		equal(t, "current", runs.next(t).Kind, port.Current)
 		a3, err := s.Save(ctx, a, body(t, a, "3"), h, a2)
 		is(t, "save", err, nil)
 		equal(t, "a, changed", runs.next(t).Seq, a3)
-		_, err = p.fleet.Save(ctx, []byte("1"), "h/l/0/5000", 0)
+		_, err = p.fleet.SaveFleet(ctx, port.ActiveRecord, []byte("1"), port.Header{Lease: "h/l/0/5000"}, 0)
 		is(t, "fleet", err, nil)
-		equal(t, "the fleet's record", runs.next(t).ID, reconcile.FleetID)
+		equal(t, "the fleet's record", runs.next(t).ID, port.ActiveID)
 
-		outcomes := listen(t, func(ctx context.Context, fn func(reconcile.Outcome)) error {
-			return p.watch.Outcomes(ctx, time.Time{}, fn)
+		outcomes := listen(t, func(ctx context.Context, fn func(port.Outcome)) error {
+			return p.watch.WatchOutcomes(ctx, time.Time{}, fn)
 		})
-		equal(t, "current", outcomes.next(t).Kind, reconcile.Current)
-		_, err = s.Append(ctx, []record.Outgoing{outcome(a, envelope.StepScope, 1, a1, 0, false), outcome(a, envelope.RunScope, 1, a1, 0, false)})
+		equal(t, "current", outcomes.next(t).Kind, port.Current)
+		_, err = s.Append(ctx, []port.Outgoing{outcome(a, envelope.StepScope, 1, a1, 0, false), outcome(a, envelope.RunScope, 1, a1, 0, false)})
 		is(t, "append", err, nil)
-		equal(t, "the run's outcome", outcomes.next(t), reconcile.Outcome{ID: a, N: 1})
+		o := outcomes.next(t)
+		equal(t, "the run's outcome", []any{o.Kind, o.ID, o.Scope, o.N, o.First}, []any{port.Stored, a, envelope.RunScope, 1, a1})
 
-		letters := listen(t, p.watch.Letters)
-		equal(t, "current", letters.next(t).Kind, reconcile.Current)
+		letters := listen(t, p.watch.WatchLetters)
+		equal(t, "current", letters.next(t).Kind, port.Current)
 		seq, err := s.PutLetter(ctx, a, "o", []byte(`{"reason_code":"r"}`), "l1", 0)
 		is(t, "put", err, nil)
-		equal(t, "the letter", letters.next(t), reconcile.Letter{ID: a, Owner: "o", Seq: seq, Reason: "r"})
+		l := letters.next(t)
+		equal(t, "the letter", []any{l.Kind, l.ID, l.Owner, l.LetterID, l.Seq, string(l.Data)}, []any{port.Stored, a, "o", "l1", seq, `{"reason_code":"r"}`})
 	})
 }
 
 func TestQueuesAreTheSame(t *testing.T) {
 	both(t, func(t *testing.T, p *parts) {
 		id := run.ID{Tenant: "acme", Run: "queued"}
-		got := make(chan worker.Delivery, 10)
-		pl := p.pull(func(d worker.Delivery) { got <- d })
-		next := func() (d worker.Delivery) {
+		got := make(chan port.Delivery, 10)
+		pl := p.pull(func(d port.Delivery) { got <- d })
+		next := func() (d port.Delivery) {
 			t.Helper()
 			select {
 			case d = <-got:

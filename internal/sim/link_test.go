@@ -6,8 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentrun/executor/internal/reconcile"
-	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -17,15 +16,15 @@ import (
 type link struct{ p *proc }
 
 var (
-	_ record.Store    = link{}
-	_ worker.Hints    = link{}
-	_ worker.Store    = link{}
-	_ reconcile.Waker = link{}
-	_ reconcile.Watch = link{}
-	_ reconcile.Fleet = fleetLink{}
+	_ port.Store   = link{}
+	_ port.Hints   = link{}
+	_ worker.Store = link{}
+	_ port.Waker   = link{}
+	_ port.Watch   = link{}
+	_ port.Fleet   = link{}
 )
 
-func (l link) Load(ctx context.Context, id run.ID) (out record.Stored, err error) {
+func (l link) Load(ctx context.Context, id run.ID) (out port.Record, err error) {
 	err = l.p.do(ctx, "runs.load", id.Run, reads, func() (err error) {
 		out, err = l.p.w.load(id)
 		return err
@@ -33,7 +32,7 @@ func (l link) Load(ctx context.Context, id run.ID) (out record.Stored, err error
 	return out, err
 }
 
-func (l link) Save(ctx context.Context, id run.ID, data []byte, h record.Header, expect uint64) (uint64, error) {
+func (l link) Save(ctx context.Context, id run.ID, data []byte, h port.Header, expect uint64) (uint64, error) {
 	data = bytes.Clone(data)
 	var seq uint64 // read only when it is known: a call that failed may land later
 	err := l.p.do(ctx, "runs.save", id.Run, writes, func() (err error) {
@@ -46,12 +45,12 @@ func (l link) Save(ctx context.Context, id run.ID, data []byte, h record.Header,
 	return seq, nil
 }
 
-func (l link) Append(ctx context.Context, out []record.Outgoing) ([]uint64, error) {
+func (l link) Append(ctx context.Context, out []port.Outgoing) ([]uint64, error) {
 	out = slices.Clone(out)
 	seqs := make([]uint64, len(out))
 	for i := range out {
 		o := &out[i]
-		err := l.p.do(ctx, "results.append", o.ID.Run, writes, func() (err error) {
+		err := l.p.do(ctx, "results.append", o.RunID, writes, func() (err error) {
 			seq, err := l.p.w.post(l.p.name, o)
 			seqs[i] = seq
 			return err
@@ -63,13 +62,12 @@ func (l link) Append(ctx context.Context, out []record.Outgoing) ([]uint64, erro
 	return seqs, nil
 }
 
-func (l link) LastOutcome(ctx context.Context, id run.ID, scope envelope.Scope) (n int, seq, first uint64, err error) {
-	err = l.p.do(ctx, "results.last", id.Run, reads, func() error {
-		last, err := l.p.w.lastOutcome(id, scope)
-		n, seq, first = last.n, last.seq, last.first
+func (l link) LastOutcome(ctx context.Context, id run.ID, scope envelope.Scope) (out port.Outcome, err error) {
+	err = l.p.do(ctx, "results.last", id.Run, reads, func() (err error) {
+		out, err = l.p.w.lastOutcome(id, scope)
 		return err
 	})
-	return n, seq, first, err
+	return out, err
 }
 
 func (l link) ReadOutcome(ctx context.Context, seq uint64) (data []byte, err error) {
@@ -78,7 +76,7 @@ func (l link) ReadOutcome(ctx context.Context, seq uint64) (data []byte, err err
 		defer l.p.w.mu.Unlock()
 		data = l.p.w.bodies[seq]
 		if data == nil {
-			return record.ErrNotFound
+			return port.ErrNotFound
 		}
 		return nil
 	})
@@ -98,12 +96,12 @@ func (l link) PutLetter(ctx context.Context, id run.ID, owner string, data []byt
 	return seq, nil
 }
 
-func (l link) GetLetter(ctx context.Context, id run.ID, owner string) (s record.Stored, letterID string, err error) {
+func (l link) GetLetter(ctx context.Context, id run.ID, owner string) (out port.Letter, err error) {
 	err = l.p.do(ctx, "letters.get", id.Run, reads, func() (err error) {
-		s, letterID, err = l.p.w.getLetter(id, owner)
+		out, err = l.p.w.getLetter(id, owner)
 		return err
 	})
-	return s, letterID, err
+	return out, err
 }
 
 func (l link) PutAlert(ctx context.Context, _, _, _ string, _ []byte, id string) error {
@@ -138,7 +136,7 @@ func (l link) GetObject(ctx context.Context, name string) (data []byte, err erro
 		defer l.p.w.mu.Unlock()
 		data = l.p.w.objects[name]
 		if data == nil {
-			return record.ErrNotFound
+			return port.ErrNotFound
 		}
 		return nil
 	})
@@ -177,10 +175,7 @@ func (l link) Hint(holder string, id run.ID) error {
 	return nil
 }
 
-// fleetLink is the record of which reconciler is active.
-type fleetLink struct{ p *proc }
-
-func (l fleetLink) Load(ctx context.Context) (data []byte, seq uint64, err error) {
+func (l link) LoadFleet(ctx context.Context, _ string) (data []byte, seq uint64, err error) {
 	err = l.p.do(ctx, "fleet.load", "", reads, func() error {
 		l.p.w.mu.Lock()
 		defer l.p.w.mu.Unlock()
@@ -192,10 +187,10 @@ func (l fleetLink) Load(ctx context.Context) (data []byte, seq uint64, err error
 	return data, seq, err
 }
 
-func (l fleetLink) Save(ctx context.Context, data []byte, lease string, expect uint64) (uint64, error) {
+func (l link) SaveFleet(ctx context.Context, _ string, data []byte, h port.Header, expect uint64) (uint64, error) {
 	var seq uint64
 	err := l.p.do(ctx, "fleet.save", "", writes, func() (err error) {
-		seq, err = l.p.w.saveFleet(data, lease, expect)
+		seq, err = l.p.w.saveFleet(data, h, expect)
 		return err
 	})
 	if err != nil {
@@ -204,7 +199,7 @@ func (l fleetLink) Save(ctx context.Context, data []byte, lease string, expect u
 	return seq, nil
 }
 
-func (s *server) saveFleet(data []byte, lease string, expect uint64) (uint64, error) {
+func (s *server) saveFleet(data []byte, h port.Header, expect uint64) (uint64, error) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	last := uint64(0)
@@ -212,11 +207,11 @@ func (s *server) saveFleet(data []byte, lease string, expect uint64) (uint64, er
 		last = s.fleet.Seq
 	}
 	if last != expect {
-		return 0, record.ErrConflict
+		return 0, port.ErrConflict
 	}
 	s.runSeq++
-	s.fleet = &storedRun{Stored: record.Stored{Data: bytes.Clone(data), Seq: s.runSeq}, header: record.Header{State: "fleet", Lease: lease}}
-	s.runLog = append(s.runLog, reconcile.Change{ID: reconcile.FleetID, Seq: s.runSeq, Header: s.fleet.header})
+	s.fleet = &storedRun{Record: port.Record{Data: bytes.Clone(data), Seq: s.runSeq, Header: h}}
+	s.runLog = append(s.runLog, port.Change{ID: port.ActiveID, Seq: s.runSeq, Header: h})
 	s.changed()
 	return s.runSeq, nil
 }
@@ -259,49 +254,49 @@ func follow[T any](ctx context.Context, p *proc, what string, log func() []T, re
 	}
 }
 
-func (l link) Runs(ctx context.Context, fn func(reconcile.Change)) error {
-	return follow(ctx, l.p, "watch.runs", func() []reconcile.Change { return l.p.w.runLog },
-		func(c reconcile.Change, old bool) bool {
+func (l link) WatchRuns(ctx context.Context, fn func(port.Change)) error {
+	return follow(ctx, l.p, "watch.runs", func() []port.Change { return l.p.w.runLog },
+		func(c port.Change, old bool) bool {
 			if old && l.p.w.superseded(c) {
 				return false // the stream keeps the last message of a subject only
 			}
 			fn(c)
 			return true
-		}, func() { fn(reconcile.Change{Kind: reconcile.Current}) })
+		}, func() { fn(port.Change{Kind: port.Current}) })
 }
 
-func (w *world) superseded(c reconcile.Change) bool {
+func (w *world) superseded(c port.Change) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if c.ID == reconcile.FleetID {
+	if c.ID == port.ActiveID {
 		return w.fleet.Seq != c.Seq
 	}
 	return w.runs[c.ID].Seq != c.Seq
 }
 
-func (l link) Outcomes(ctx context.Context, from time.Time, fn func(reconcile.Outcome)) error {
-	return follow(ctx, l.p, "watch.outcomes", func() []resultChange { return l.p.w.resultLog },
-		func(c resultChange, _ bool) bool {
-			if c.at.Before(from) {
+func (l link) WatchOutcomes(ctx context.Context, from time.Time, fn func(port.Outcome)) error {
+	return follow(ctx, l.p, "watch.outcomes", func() []port.Outcome { return l.p.w.resultLog },
+		func(c port.Outcome, _ bool) bool {
+			if c.Time.Before(from) {
 				return false
 			}
-			fn(c.Outcome)
+			fn(c)
 			return true
-		}, func() { fn(reconcile.Outcome{Kind: reconcile.Current}) })
+		}, func() { fn(port.Outcome{Kind: port.Current}) })
 }
 
-func (l link) Letters(ctx context.Context, fn func(reconcile.Letter)) error {
-	return follow(ctx, l.p, "watch.letters", func() []reconcile.Letter { return l.p.w.letterLog },
-		func(c reconcile.Letter, old bool) bool {
+func (l link) WatchLetters(ctx context.Context, fn func(port.Letter)) error {
+	return follow(ctx, l.p, "watch.letters", func() []port.Letter { return l.p.w.letterLog },
+		func(c port.Letter, old bool) bool {
 			if old && !l.p.w.hasLetter(c) {
 				return false
 			}
 			fn(c)
 			return true
-		}, func() { fn(reconcile.Letter{Kind: reconcile.Current}) })
+		}, func() { fn(port.Letter{Kind: port.Current}) })
 }
 
-func (w *world) hasLetter(c reconcile.Letter) bool {
+func (w *world) hasLetter(c port.Letter) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := w.letters[letterSubject{c.ID, c.Owner}]

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/reconcile"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/worker"
@@ -187,7 +188,7 @@ func (r *reconciler) start() {
 		ID: r.name, Holder: r.name + "." + itoa(uint64(r.lives)), Lease: r.lease, Workers: 4,
 		Boot: func() time.Duration { return time.Since(r.w.zero) }, Random: func() float64 { return d.float(r.name + "random") },
 		Records: &record.Records{Store: link{p}, Clock: clk, Retention: time.Hour},
-		Tools:   toolbox{p: p}, Watch: link{p}, Waker: link{p}, Fleet: fleetLink{p}, Store: link{p}, Observe: blind{}, Health: blind{}, Log: quiet,
+		Tools:   toolbox{p: p}, Watch: link{p}, Waker: link{p}, Fleet: link{p}, Store: link{p}, Health: blind{}, Log: quiet,
 	})
 	down := make(chan struct{})
 	r.w.mu.Lock()
@@ -219,7 +220,7 @@ func (w *world) operatorCall(p *proc, id run.ID, what string, change func(r *run
 			return
 		}
 		err = rs.Save(p.ctx, h)
-		if err == record.ErrConflict {
+		if err == port.ErrConflict {
 			continue
 		}
 		w.say("%s of %s is recorded: %v", what, id.Run, err)

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/worker"
+	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -18,7 +20,7 @@ type queue struct {
 }
 
 type message struct {
-	worker.Delivery
+	port.Delivery
 	times    int // delivered so far
 	token    int // of the present delivery; 0: it lies in the queue
 	claimed  bool
@@ -32,9 +34,9 @@ func (q *queue) init(w *world) { q.w, q.ackWait = w, 10*time.Second }
 func (w *world) publish(id run.ID, data []byte) {
 	w.mu.Lock()
 	w.jobSeq++
-	m := &message{Delivery: worker.Delivery{
-		Queue: "default", ID: id, Valid: true, Subject: "agentrun.jobs.default." + id.Tenant + "." + id.Run, Data: data,
-		Seq: w.jobSeq, Time: time.Now(),
+	m := &message{Delivery: port.Delivery{
+		Message: run.Message{Seq: w.jobSeq, Time: envelope.TimeOf(time.Now()), Queue: "default", Data: data},
+		ID:      id, Valid: true, Subject: "agentrun.jobs.default." + id.Tenant + "." + id.Run,
 	}}
 	w.messages = append(w.messages, m)
 	w.sayLocked("job %d is published: %s", m.Seq, data)
@@ -50,8 +52,9 @@ func (w *world) wake(queue string, id run.ID) (fresh bool) {
 			return false // refused: one per subject
 		}
 	}
-	w.messages = append(w.messages, &message{Delivery: worker.Delivery{
-		Wake: true, Queue: queue, ID: id, Valid: true, Subject: "agentrun.wakes." + queue + "." + id.Tenant + "." + id.Run, Time: time.Now(),
+	w.messages = append(w.messages, &message{Delivery: port.Delivery{
+		Message: run.Message{Time: envelope.TimeOf(time.Now()), Queue: queue},
+		Wake:    true, ID: id, Valid: true, Subject: "agentrun.wakes." + queue + "." + id.Tenant + "." + id.Run,
 	}})
 	w.sayLocked("%s is woken", id.Run)
 	w.mu.Unlock()
@@ -244,7 +247,7 @@ func (a *ack) Release(delay time.Duration) error {
 // puller is what an executor pulls with.
 type puller struct {
 	p        *proc
-	give     func(worker.Delivery)
+	give     func(port.Delivery)
 	want     int
 	ended    bool
 	inFlight int
@@ -274,7 +277,7 @@ func (p *puller) Stop() {
 }
 
 // carry brings a delivery to the worker, unless the process dies or stops meanwhile.
-func (p *puller) carry(d worker.Delivery, m *message, token int) {
+func (p *puller) carry(d port.Delivery, m *message, token int) {
 	w := p.p.w
 	_ = p.p.travel(p.p.ctx, "jobs.deliver", false)
 	alive := p.p.gate()

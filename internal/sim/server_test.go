@@ -2,12 +2,10 @@ package sim
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"time"
 
-	"github.com/agentrun/executor/internal/reconcile"
-	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -19,26 +17,25 @@ type server struct {
 	runs    map[run.ID]*storedRun
 	fleet   *storedRun
 	resSeq  uint64
-	results map[resultSubject][]posted
+	results map[resultSubject][]port.Outcome
 	bodies  map[uint64][]byte
 	letSeq  uint64
-	letters map[letterSubject]*storedLetter
+	letters map[letterSubject]*port.Letter
 	alerts  map[string]int
 	objects map[string][]byte
 	moved   chan struct{} // closed and made anew whenever something a watch shows has changed
 
-	runLog    []reconcile.Change
-	resultLog []resultChange
-	letterLog []reconcile.Letter
+	runLog    []port.Change
+	resultLog []port.Outcome
+	letterLog []port.Letter
 
 	queue
 }
 
 type storedRun struct {
-	record.Stored
-	header record.Header
-	run    *run.Run
-	due    map[string]time.Time // since or from when each step whose turn it is may be started
+	port.Record
+	run *run.Run
+	due map[string]time.Time // since or from when each step whose turn it is may be started
 }
 
 type resultSubject struct {
@@ -46,31 +43,16 @@ type resultSubject struct {
 	scope envelope.Scope
 }
 
-type posted struct {
-	n          int
-	seq, first uint64
-}
-
-type resultChange struct {
-	reconcile.Outcome
-	at time.Time
-}
-
 type letterSubject struct {
 	id    run.ID
 	owner string
 }
 
-type storedLetter struct {
-	record.Stored
-	id string
-}
-
 func (s *server) init(w *world) {
 	s.w = w
-	s.runs, s.results, s.bodies = map[run.ID]*storedRun{}, map[resultSubject][]posted{}, map[uint64][]byte{}
+	s.runs, s.results, s.bodies = map[run.ID]*storedRun{}, map[resultSubject][]port.Outcome{}, map[uint64][]byte{}
 	s.objects = map[string][]byte{}
-	s.letters, s.alerts, s.moved = map[letterSubject]*storedLetter{}, map[string]int{}, make(chan struct{})
+	s.letters, s.alerts, s.moved = map[letterSubject]*port.Letter{}, map[string]int{}, make(chan struct{})
 	s.queue.init(w)
 }
 
@@ -81,18 +63,18 @@ func (s *server) changed() {
 
 // load, save and the like are the server's side of a call: they take effect at once and are called under no lock.
 
-func (s *server) load(id run.ID) (record.Stored, error) {
+func (s *server) load(id run.ID) (port.Record, error) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	st := s.runs[id]
 	if st == nil {
-		return record.Stored{}, record.ErrNotFound
+		return port.Record{}, port.ErrNotFound
 	}
-	return st.Stored, nil
+	return st.Record, nil
 }
 
-// save has the semantics of bus.Runs.Save: refused by a newer revision, unless that holds the very same bytes.
-func (s *server) save(who string, id run.ID, data []byte, h record.Header, expect uint64) (uint64, error) {
+// save has the semantics of bus.Conn.Save: refused by a newer revision, unless that holds the very same bytes.
+func (s *server) save(who string, id run.ID, data []byte, h port.Header, expect uint64) (uint64, error) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	old := s.runs[id]
@@ -105,44 +87,45 @@ func (s *server) save(who string, id run.ID, data []byte, h record.Header, expec
 			return last, nil
 		}
 		s.w.sayLocked("%s is refused: %s is at %d, not %d", who, id.Run, last, expect)
-		return 0, record.ErrConflict
+		return 0, port.ErrConflict
 	}
 	s.runSeq++
-	st := &storedRun{Stored: record.Stored{Data: bytes.Clone(data), Seq: s.runSeq, Time: time.Now()}, header: h}
+	st := &storedRun{Record: port.Record{Data: bytes.Clone(data), Seq: s.runSeq, Time: time.Now(), Header: h}}
 	s.runs[id] = st
-	s.runLog = append(s.runLog, reconcile.Change{ID: id, Seq: s.runSeq, Header: h})
+	s.runLog = append(s.runLog, port.Change{ID: id, Seq: s.runSeq, Header: h})
 	s.w.checkSave(who, id, old, st)
 	s.changed()
 	return s.runSeq, nil
 }
 
-// post has the semantics of bus.Results.Append for one message.
-func (s *server) post(who string, o *record.Outgoing) (uint64, error) {
+// post has the semantics of bus.Conn.Append for one message.
+func (s *server) post(who string, o *port.Outgoing) (uint64, error) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	sub := resultSubject{o.ID, o.Scope}
+	sub := resultSubject{o.Run(), o.Scope}
 	there := s.results[sub]
-	var last posted
+	var last port.Outcome
 	if len(there) > 0 {
 		last = there[len(there)-1]
 	}
-	before := last.n
-	if last.first != o.First {
+	before := last.N
+	if last.First != o.First {
 		before = 0 // another run's of the same name
 	}
 	switch {
-	case last.seq != 0 && before == o.N:
-		return last.seq, nil
+	case last.Seq != 0 && before == o.N:
+		return last.Seq, nil
 	case before > o.N:
 		return 0, nil
 	case before != 0 && before < o.N-1, before == 0 && o.N > 1 && !o.PublishedBefore:
 		return 0, errGap
 	}
 	s.resSeq++
-	s.results[sub] = append(there, posted{o.N, s.resSeq, o.First})
+	stored := port.Outcome{ID: sub.id, Scope: o.Scope, N: o.N, First: o.First, Seq: s.resSeq, Time: time.Now()}
+	s.results[sub] = append(there, stored)
 	s.bodies[s.resSeq] = bytes.Clone(o.Data)
 	if o.Scope == envelope.RunScope {
-		s.resultLog = append(s.resultLog, resultChange{reconcile.Outcome{ID: o.ID, N: o.N}, time.Now()})
+		s.resultLog = append(s.resultLog, stored)
 	}
 	s.w.checkPosted(who, o)
 	s.changed()
@@ -151,12 +134,12 @@ func (s *server) post(who string, o *record.Outgoing) (uint64, error) {
 
 var errGap = fmt.Errorf("an earlier outcome is missing")
 
-func (s *server) lastOutcome(id run.ID, scope envelope.Scope) (posted, error) {
+func (s *server) lastOutcome(id run.ID, scope envelope.Scope) (port.Outcome, error) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	there := s.results[resultSubject{id, scope}]
 	if len(there) == 0 {
-		return posted{}, record.ErrNotFound
+		return port.Outcome{}, port.ErrNotFound
 	}
 	return there[len(there)-1], nil
 }
@@ -173,28 +156,25 @@ func (s *server) putLetter(who string, id run.ID, owner string, data []byte, let
 		}
 	}
 	if last != expect {
-		return 0, record.ErrConflict
+		return 0, port.ErrConflict
 	}
 	s.letSeq++
-	s.letters[sub] = &storedLetter{record.Stored{Data: bytes.Clone(data), Seq: s.letSeq, Time: time.Now()}, letterID}
-	var body struct {
-		Reason string `json:"reason_code"`
-	}
-	_ = json.Unmarshal(data, &body)
-	s.letterLog = append(s.letterLog, reconcile.Letter{ID: id, Owner: owner, Seq: s.letSeq, Reason: body.Reason})
+	l := &port.Letter{ID: id, Owner: owner, LetterID: letterID, Data: bytes.Clone(data), Seq: s.letSeq, Time: time.Now()}
+	s.letters[sub] = l
+	s.letterLog = append(s.letterLog, *l)
 	s.w.sayLocked("%s puts letter %s", who, letterID)
 	s.changed()
 	return s.letSeq, nil
 }
 
-func (s *server) getLetter(id run.ID, owner string) (record.Stored, string, error) {
+func (s *server) getLetter(id run.ID, owner string) (port.Letter, error) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	l := s.letters[letterSubject{id, owner}]
 	if l == nil {
-		return record.Stored{}, "", record.ErrNotFound
+		return port.Letter{}, port.ErrNotFound
 	}
-	return l.Stored, l.id, nil
+	return *l, nil
 }
 
 func (s *server) deleteLetter(who string, seq uint64) {
@@ -203,7 +183,7 @@ func (s *server) deleteLetter(who string, seq uint64) {
 	for sub, l := range s.letters {
 		if l.Seq == seq {
 			delete(s.letters, sub)
-			s.w.sayLocked("%s removes letter %s", who, l.id)
+			s.w.sayLocked("%s removes letter %s", who, l.LetterID)
 		}
 	}
 }

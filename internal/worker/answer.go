@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -15,7 +16,7 @@ import (
 // holdsWake reports whether a wake is in this loop's hands.
 func (l *loop) holdsWake() bool { return slices.ContainsFunc(l.holding, isWake) }
 
-func isWake(d Delivery) bool { return d.Wake }
+func isWake(d port.Delivery) bool { return d.Wake }
 
 // underway: the run goes on under a lease of ours, which the reconciler watches. A lookup has none.
 func (l *loop) underway() bool {
@@ -87,7 +88,7 @@ func (l *loop) answerWakes() {
 }
 
 // told: an answer may be lost, and then the delivery comes again.
-func (l *loop) told(d *Delivery, err error) {
+func (l *loop) told(d *port.Delivery, err error) {
 	if err != nil {
 		l.w.Log.Debug("delivery not answered", "subject", d.Subject, "error", err)
 	}
@@ -95,7 +96,7 @@ func (l *loop) told(d *Delivery, err error) {
 
 // giveUp gives back the delivery of a run that this worker could not bring forward. An error may be over in a moment; what
 // it was given back for before waits longer.
-func (w *Worker) giveUp(d *Delivery) {
+func (w *Worker) giveUp(d *port.Delivery) {
 	switch {
 	case w.ctx.Err() != nil:
 		_ = d.Release(0) // this process ends

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -24,7 +25,7 @@ type bench struct {
 	wide  time.Duration // how far its upper bound is ahead
 
 	mu      sync.Mutex
-	stored  map[run.ID]record.Stored
+	stored  map[run.ID]port.Record
 	said    []string // what was done, in order
 	replies []envelope.Reply
 	takes   time.Duration // of each call
@@ -35,7 +36,7 @@ var waker = run.ID{Tenant: "acme", Run: "run_1"}
 // newBench makes a worker whose lower bound on the server's time is behind. Its tool fails first and is to be repeated
 // after a second.
 func newBench(t *testing.T, early, wide time.Duration) *bench {
-	b := &bench{t: t, early: early, wide: wide, stored: map[run.ID]record.Stored{}}
+	b := &bench{t: t, early: early, wide: wide, stored: map[run.ID]port.Record{}}
 	b.replies = []envelope.Reply{{Row: envelope.RowFor(envelope.CodeUpstreamUnavailable, envelope.Read)}}
 	zero := time.Now()
 	b.Worker = New(Config{
@@ -101,7 +102,10 @@ func (b *bench) deliver(wake bool, tool string) { b.hand(wake, false, tool) }
 func (b *bench) deliverAgain(again bool) { b.hand(false, again, "read") }
 
 func (b *bench) hand(wake, again bool, tool string) {
-	d := Delivery{Redelivered: again, Wake: wake, Queue: "default", ID: waker, Valid: true, Subject: "s", Seq: 1, Time: time.Now()}
+	d := port.Delivery{
+		Message:     run.Message{Queue: "default", Seq: 1, Time: envelope.TimeOf(time.Now())},
+		Redelivered: again, Wake: wake, ID: waker, Valid: true, Subject: "s",
+	}
 	d.Acker = &answers{b, "job"}
 	if wake {
 		d.Acker = &answers{b, "wake"}
@@ -151,31 +155,31 @@ func (a *answers) InProgress() error           { a.b.say(a.what + " in progress"
 func (a *answers) Release(time.Duration) error { a.b.say(a.what + " given back"); return nil }
 
 type benchStore struct {
-	record.Store
+	port.Store
 	b *bench
 }
 
-func (s benchStore) Load(_ context.Context, id run.ID) (record.Stored, error) {
+func (s benchStore) Load(_ context.Context, id run.ID) (port.Record, error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	st, ok := s.b.stored[id]
 	if !ok {
-		return st, record.ErrNotFound
+		return st, port.ErrNotFound
 	}
 	return st, nil
 }
 
-func (s benchStore) Save(_ context.Context, id run.ID, data []byte, _ record.Header, expect uint64) (uint64, error) {
+func (s benchStore) Save(_ context.Context, id run.ID, data []byte, _ port.Header, expect uint64) (uint64, error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	if s.b.stored[id].Seq != expect {
-		return 0, record.ErrConflict
+		return 0, port.ErrConflict
 	}
-	s.b.stored[id] = record.Stored{Data: bytes.Clone(data), Seq: expect + 1}
+	s.b.stored[id] = port.Record{Data: bytes.Clone(data), Seq: expect + 1}
 	return expect + 1, nil
 }
 
-func (s benchStore) Append(_ context.Context, out []record.Outgoing) ([]uint64, error) {
+func (s benchStore) Append(_ context.Context, out []port.Outgoing) ([]uint64, error) {
 	seqs := make([]uint64, len(out))
 	for i := range out {
 		seqs[i] = uint64(100*len(out[i].Scope) + out[i].N) //nolint:gosec // small
@@ -183,8 +187,8 @@ func (s benchStore) Append(_ context.Context, out []record.Outgoing) ([]uint64, 
 	return seqs, nil
 }
 
-func (s benchStore) LastOutcome(context.Context, run.ID, envelope.Scope) (int, uint64, uint64, error) {
-	return 0, 0, 0, record.ErrNotFound
+func (s benchStore) LastOutcome(context.Context, run.ID, envelope.Scope) (port.Outcome, error) {
+	return port.Outcome{}, port.ErrNotFound
 }
 
 type noJournal struct{ Journal }

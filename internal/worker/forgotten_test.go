@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -18,13 +19,13 @@ import (
 
 // emptyStore has no record, and takes alerts when it can be reached.
 type emptyStore struct {
-	record.Store
+	port.Store
 	away   int // so many alerts cannot be stored
 	alerts map[string][]byte
 }
 
-func (s *emptyStore) Load(context.Context, run.ID) (record.Stored, error) {
-	return record.Stored{}, record.ErrNotFound
+func (s *emptyStore) Load(context.Context, run.ID) (port.Record, error) {
+	return port.Record{}, port.ErrNotFound
 }
 
 func (s *emptyStore) PutAlert(_ context.Context, _, _, _ string, data []byte, id string) error {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -18,18 +19,18 @@ type loop struct {
 	id run.ID
 
 	mu      sync.Mutex
-	inbox   []Delivery
+	inbox   []port.Delivery
 	results []*result
 	hinted  bool
 	kick    chan struct{}
 
-	h        *record.Handle // nil: must be read
-	store    string         // token of the store that it was read from
-	live     bool           // it is stored, and of a run that has not ended: it must not be gone
-	fresh    bool           // the first delivery says that there is no record yet, so that none needs to be read
-	arrived  []Delivery     // to be taken into the record
-	holding  []Delivery     // taken in, to be answered when the run rests
-	ended    []*result      // to be taken into the record
+	h        *record.Handle  // nil: must be read
+	store    string          // token of the store that it was read from
+	live     bool            // it is stored, and of a run that has not ended: it must not be gone
+	fresh    bool            // the first delivery says that there is no record yet, so that none needs to be read
+	arrived  []port.Delivery // to be taken into the record
+	holding  []port.Delivery // taken in, to be answered when the run rests
+	ended    []*result       // to be taken into the record
 	calls    map[run.DispatchID]*call
 	grants   map[string]*grant
 	held     int          // slots
@@ -53,7 +54,7 @@ func newLoop(w *Worker, id run.ID) *loop {
 	return &loop{w: w, id: id, kick: make(chan struct{}, 1), calls: map[run.DispatchID]*call{}, grants: map[string]*grant{}, fresh: true}
 }
 
-func (l *loop) arrive(d Delivery) {
+func (l *loop) arrive(d port.Delivery) {
 	l.mu.Lock()
 	l.inbox = append(l.inbox, d)
 	l.mu.Unlock()
@@ -168,7 +169,7 @@ func (l *loop) advance() error {
 		}
 		if c.changed {
 			err := l.commit(ctx, c)
-			if errors.Is(err, record.ErrConflict) {
+			if errors.Is(err, port.ErrConflict) {
 				l.refused(c)
 				continue
 			}
@@ -265,7 +266,7 @@ func (l *loop) bide() bool {
 		l.pause(time.Now().Add(storeDelay))
 		return true
 	}
-	l.leave(func(d *Delivery) { _ = d.Release(storeDelay) })
+	l.leave(func(d *port.Delivery) { _ = d.Release(storeDelay) })
 	return false
 }
 
@@ -277,7 +278,7 @@ func (l *loop) open(ctx context.Context) error {
 		return nil
 	}
 	h, err := l.w.Records.Load(ctx, l.id)
-	if errors.Is(err, record.ErrNotFound) {
+	if errors.Is(err, port.ErrNotFound) {
 		if l.live {
 			l.live = false
 			l.w.Store.Vanished("the record of run " + l.id.String() + " was removed while it was worked on")
@@ -382,7 +383,7 @@ func (w *Worker) keep(id run.ID, what left) {
 }
 
 // leave gives back what the loop holds, and ends it. It has nothing in flight.
-func (l *loop) leave(giveBack func(*Delivery)) {
+func (l *loop) leave(giveBack func(*port.Delivery)) {
 	for _, g := range l.grants {
 		g.giveUp(l.w, l.id.Tenant)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/fair"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -19,10 +20,10 @@ import (
 
 // world is a worker among parts in memory, each of which can be made to fail.
 type world struct {
-	record.Store // what no test here needs
+	port.Store // what no test here needs
 
 	mu      sync.Mutex
-	records map[run.ID]record.Stored
+	records map[run.ID]port.Record
 	seq     uint64
 	saved   func(*run.Run)          // told of each record that is stored
 	store   func(op string) error   // nil: the store works
@@ -41,29 +42,29 @@ func (w *world) fails(op string) error {
 	return w.store(op)
 }
 
-func (w *world) Load(_ context.Context, id run.ID) (record.Stored, error) {
+func (w *world) Load(_ context.Context, id run.ID) (port.Record, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.fails("load"); err != nil {
-		return record.Stored{}, err
+		return port.Record{}, err
 	}
 	if st, ok := w.records[id]; ok {
 		return st, nil
 	}
-	return record.Stored{}, record.ErrNotFound
+	return port.Record{}, port.ErrNotFound
 }
 
-func (w *world) Save(_ context.Context, id run.ID, data []byte, _ record.Header, expect uint64) (uint64, error) {
+func (w *world) Save(_ context.Context, id run.ID, data []byte, _ port.Header, expect uint64) (uint64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.fails("save"); err != nil {
 		return 0, err
 	}
 	if w.records[id].Seq != expect {
-		return 0, record.ErrConflict
+		return 0, port.ErrConflict
 	}
 	w.seq++
-	w.records[id] = record.Stored{Data: slices.Clone(data), Seq: w.seq}
+	w.records[id] = port.Record{Data: slices.Clone(data), Seq: w.seq}
 	if w.saved != nil {
 		r, err := run.Decode(data)
 		if err != nil {
@@ -74,7 +75,7 @@ func (w *world) Save(_ context.Context, id run.ID, data []byte, _ record.Header,
 	return w.seq, nil
 }
 
-func (w *world) Append(_ context.Context, out []record.Outgoing) ([]uint64, error) {
+func (w *world) Append(_ context.Context, out []port.Outgoing) ([]uint64, error) {
 	seqs := make([]uint64, len(out))
 	for i := range seqs {
 		seqs[i] = uint64(out[i].N) //nolint:gosec // small
@@ -82,8 +83,8 @@ func (w *world) Append(_ context.Context, out []record.Outgoing) ([]uint64, erro
 	return seqs, nil
 }
 
-func (w *world) LastOutcome(context.Context, run.ID, envelope.Scope) (int, uint64, uint64, error) {
-	return 0, 0, 0, record.ErrNotFound
+func (w *world) LastOutcome(context.Context, run.ID, envelope.Scope) (port.Outcome, error) {
+	return port.Outcome{}, port.ErrNotFound
 }
 
 func (w *world) PutLetter(context.Context, run.ID, string, []byte, string, uint64) (uint64, error) {
@@ -157,7 +158,7 @@ func (quiet) ClearFor(string, string)                                        {}
 
 func (w *world) worker(t *testing.T) *Worker {
 	t.Helper()
-	w.records = map[run.ID]record.Stored{}
+	w.records = map[run.ID]port.Record{}
 	wk := New(Config{
 		ID: "x", Holder: "h.1", Lease: 10 * time.Second, Concurrency: 4, PoisonAfter: 3,
 		Defaults: func() run.Defaults {
@@ -185,11 +186,12 @@ func (a answered) Ack() error                  { return a.tell("acknowledged") }
 func (a answered) InProgress() error           { return nil }
 func (a answered) Release(time.Duration) error { return a.tell("given back") }
 
-func delivery(job string) (Delivery, <-chan string) {
+func delivery(job string) (port.Delivery, <-chan string) {
 	a := answered{make(chan string, 8)}
 	id := run.ID{Tenant: "t", Run: "r"}
-	return Delivery{
-		Queue: "default", ID: id, Valid: true, Subject: "agentrun.jobs.default.t.r", Seq: 1, Time: time.Now(), Acker: a, Data: []byte(job),
+	return port.Delivery{
+		Message: run.Message{Queue: "default", Seq: 1, Time: envelope.TimeOf(time.Now()), Data: []byte(job)},
+		ID:      id, Valid: true, Subject: "agentrun.jobs.default.t.r", Acker: a,
 	}, a.how
 }
 

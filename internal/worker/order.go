@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -122,25 +122,25 @@ func (l *loop) intake(c *change, now envelope.Time) {
 		}
 		switch {
 		case l.h.Run == nil && !d.Valid:
-			l.h.Run = run.CreateUnaddressed(l.id, d.message(), l.w.Defaults(), now)
+			l.h.Run = run.CreateUnaddressed(l.id, d.Message, l.w.Defaults(), now)
 			c.changed = true
 		case l.h.Run == nil && d.Redelivered && !l.mayRead:
 			// Delivered before, and no record: perhaps it kills its reader. It is counted before it is read.
-			l.h.Run = run.Unread(l.id, d.message(), l.w.Defaults(), l.w.PoisonAfter, now)
+			l.h.Run = run.Unread(l.id, d.Message, l.w.Defaults(), l.w.PoisonAfter, now)
 			c.changed, c.taken = true, i
 			return
 		case l.h.Run == nil:
-			l.h.Run = run.Create(l.id, d.message(), l.w.Defaults(), now)
+			l.h.Run = run.Create(l.id, d.Message, l.w.Defaults(), now)
 			c.changed = true
 		case l.h.Run.Pending && l.mayRead:
-			l.h.Run.Read(d.message(), l.w.Defaults(), now)
+			l.h.Run.Read(d.Message, l.w.Defaults(), now)
 			c.changed = true
 		case l.h.Run.Pending:
 			l.h.Run.CountUnread(l.w.PoisonAfter, now)
 			c.changed, c.taken = true, i
 			return
 		default:
-			if l.h.Run.Append(d.message(), l.w.Defaults(), now).Changed {
+			if l.h.Run.Append(d.Message, l.w.Defaults(), now).Changed {
 				c.changed = true
 			}
 		}
@@ -304,7 +304,7 @@ func (l *loop) save(ctx context.Context) error {
 	defer blocked.clear()
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := l.w.Records.Save(ctx, l.h)
-		if errors.Is(err, record.ErrFull) {
+		if errors.Is(err, port.ErrFull) {
 			blocked.set("AGENTRUN_RUNS is full: raise --max-runs, or wait until ended runs are forgotten")
 			if !sleep(ctx, wait) {
 				return ctx.Err()

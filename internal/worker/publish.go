@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/port"
 )
 
 // publish makes known what the record owes. The letter's stream may be full or away: then the run waits, and readiness
@@ -32,7 +32,7 @@ func (l *loop) publish(ctx context.Context) error {
 		if !sleep(ctx, wait) {
 			return ctx.Err()
 		}
-		if errors.Is(err, record.ErrNotFound) || errors.Is(err, record.ErrConflict) {
+		if errors.Is(err, port.ErrNotFound) || errors.Is(err, port.ErrConflict) {
 			l.h = nil
 			return nil
 		}

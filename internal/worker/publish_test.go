@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -49,21 +50,21 @@ type refusing struct {
 	results map[run.ID]bool // outcomes
 }
 
-func (r *refusing) Save(ctx context.Context, id run.ID, data []byte, h record.Header, expect uint64) (uint64, error) {
+func (r *refusing) Save(ctx context.Context, id run.ID, data []byte, h port.Header, expect uint64) (uint64, error) {
 	r.mu.Lock()
 	full := r.records[id]
 	r.mu.Unlock()
 	if full {
-		return 0, record.ErrFull
+		return 0, port.ErrFull
 	}
 	return r.world.Save(ctx, id, data, h, expect)
 }
 
-func (r *refusing) Append(ctx context.Context, out []record.Outgoing) ([]uint64, error) {
+func (r *refusing) Append(ctx context.Context, out []port.Outgoing) ([]uint64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, o := range out {
-		if r.results[o.ID] {
+		if r.results[o.Run()] {
 			return nil, errors.New("no room")
 		}
 	}

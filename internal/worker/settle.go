@@ -9,15 +9,16 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/run"
 )
 
-func invalidID(d *Delivery) run.ID {
+func invalidID(d *port.Delivery) run.ID {
 	tenant := d.ID.Tenant
 	if !run.ValidID(tenant) {
-		tenant = "_invalid"
+		tenant = port.InvalidTenant
 	}
 	return run.ID{Tenant: tenant, Run: deadletter.InvalidRunID(d.Subject, d.Data)}
 }
@@ -69,7 +70,7 @@ func (w *Worker) settleRun(ctx context.Context, id run.ID, facts []run.Fact) err
 		if w.untouchable(id, err) {
 			return nil
 		}
-		if !errors.Is(err, record.ErrConflict) {
+		if !errors.Is(err, port.ErrConflict) {
 			w.Log.Warn("journal entry not settled yet", "tenant", id.Tenant, "run_id", id.Run, "error", err)
 			if !sleep(ctx, wait) {
 				return ctx.Err()
@@ -95,7 +96,7 @@ func (w *Worker) untouchable(id run.ID, err error) bool {
 
 func (w *Worker) settleOnce(ctx context.Context, id run.ID, facts []run.Fact) error {
 	h, err := w.Records.Load(ctx, id)
-	if errors.Is(err, record.ErrNotFound) {
+	if errors.Is(err, port.ErrNotFound) {
 		return w.forgotten(ctx, id, facts)
 	}
 	if err != nil {
@@ -148,7 +149,7 @@ func (w *Worker) offloaded(ctx context.Context, facts []run.Fact) ([]run.Fact, e
 		}
 		id := run.ID{Tenant: f.Intent.Tenant, Run: f.Intent.RunID}
 		ref, err := w.Records.Offload(ctx, id, f.Intent.Step, f.Intent.Dispatch, f.Effect.Reply.Result, nil)
-		if errors.Is(err, record.ErrRefused) {
+		if errors.Is(err, port.ErrRefused) {
 			// The record will say that the result is too large; what was committed stays committed.
 			w.Log.Error("large result not kept", "tenant", id.Tenant, "run_id", id.Run, "step", f.Intent.Step, "error", err)
 			continue
@@ -285,7 +286,7 @@ func (w *Worker) restoreRun(ctx context.Context, facts []run.Fact) error {
 		if w.untouchable(id, err) {
 			return nil
 		}
-		if errors.Is(err, record.ErrConflict) {
+		if errors.Is(err, port.ErrConflict) {
 			continue
 		}
 		w.Log.Warn("journal entries not restored yet", "tenant", id.Tenant, "run_id", id.Run, "error", err)
@@ -298,7 +299,7 @@ func (w *Worker) restoreRun(ctx context.Context, facts []run.Fact) error {
 func (w *Worker) restoreOnce(ctx context.Context, id run.ID, facts []run.Fact) error {
 	src := run.Source{By: w.ID, Random: w.Random(), At: w.Records.Now()}
 	h, err := w.Records.Load(ctx, id)
-	if errors.Is(err, record.ErrNotFound) {
+	if errors.Is(err, port.ErrNotFound) {
 		h, err = &record.Handle{ID: id, Run: run.Restored(facts[0], w.Defaults(), src.At)}, nil
 	}
 	if err != nil {

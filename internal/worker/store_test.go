@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -84,7 +84,7 @@ func TestARecordThatVanishesIsALoss(t *testing.T) {
 		if op == "save" && len(w.calls) == 1 && !removed {
 			removed = true
 			delete(w.records, run.ID{Tenant: "t", Run: "r"})
-			return record.ErrConflict
+			return port.ErrConflict
 		}
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -14,20 +15,20 @@ import (
 
 // failing is a store that does not answer: it cannot be read, it cannot be written, or it writes and the answer is lost.
 type failing struct {
-	record.Store
+	port.Store
 	load, save, answer bool
 }
 
 var errGone = errors.New("no answer")
 
-func (f *failing) Load(ctx context.Context, id run.ID) (record.Stored, error) {
+func (f *failing) Load(ctx context.Context, id run.ID) (port.Record, error) {
 	if f.load {
-		return record.Stored{}, errGone
+		return port.Record{}, errGone
 	}
 	return f.Store.Load(ctx, id)
 }
 
-func (f *failing) Save(ctx context.Context, id run.ID, data []byte, h record.Header, expect uint64) (uint64, error) {
+func (f *failing) Save(ctx context.Context, id run.ID, data []byte, h port.Header, expect uint64) (uint64, error) {
 	if f.save {
 		return 0, errGone
 	}
@@ -45,7 +46,7 @@ func TestAStoreThatIsAwayMakesNoPoison(t *testing.T) {
 		for _, anew := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					stored := map[run.ID]record.Stored{}
+					stored := map[run.ID]port.Record{}
 					var f failing
 					start := func() *bench {
 						b := newBench(t, 0, 0)

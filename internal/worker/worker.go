@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/agentrun/executor/internal/fair"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -61,32 +62,6 @@ type Limits struct {
 	RetryDelay  time.Duration // the longest between attempts: how long a tool that is down is left alone
 }
 
-// Acker answers a delivery; all plain, none fenced.
-type Acker interface {
-	Ack() error
-	InProgress() error
-	Release(delay time.Duration) error
-}
-
-// Delivery is a job or a wake in this process's hands.
-type Delivery struct {
-	Wake        bool
-	Queue       string
-	ID          run.ID
-	Valid       bool // the subject's tokens are identifiers
-	Subject     string
-	Data        []byte
-	Seq         uint64
-	Time        time.Time
-	Redelivered bool
-	Trace       string
-	Acker
-}
-
-func (d *Delivery) message() run.Message {
-	return run.Message{Seq: d.Seq, Time: envelope.TimeOf(d.Time), Queue: d.Queue, Trace: d.Trace, Data: d.Data}
-}
-
 // Puller pulls deliveries for free slots.
 type Puller interface {
 	// Want offers n more slots, or takes -n back. It may be called from Waits' caller, and waits for nothing.
@@ -95,11 +70,6 @@ type Puller interface {
 	Waits() (tenant string, ok bool)
 	// Stop ends pulling; when it returns nothing more is delivered.
 	Stop()
-}
-
-// Hints tells a lease's holder to read a record now.
-type Hints interface {
-	Hint(holder string, id run.ID) error
 }
 
 // Store tells which store of records this is.
@@ -155,7 +125,7 @@ type Config struct {
 	Records *record.Records
 	Journal Journal
 	Tools   Tools
-	Hints   Hints
+	Hints   port.Hints
 	Store   Store
 	Observe Observer
 	Ready   Ready
@@ -205,7 +175,7 @@ func (w *Worker) Unused() { w.slots.again() }
 func (w *Worker) Start(p Puller) { w.slots.start(p) }
 
 // Deliver takes a delivery from the puller. It does not wait.
-func (w *Worker) Deliver(d Delivery) {
+func (w *Worker) Deliver(d port.Delivery) {
 	if !d.Valid {
 		d.ID = invalidID(&d)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -17,7 +18,7 @@ import (
 )
 
 // AllTenants stands for every tenant in List, Claim and ListRuns, for those whose NATS user may ask for it.
-const AllTenants = "_all"
+const AllTenants = port.AllTenants
 
 // OpError is a refusal of an operator call. errors.Is finds the sentinel of its code: ErrBadRequest, ErrNotAllowed,
 // ErrNotFound, ErrConflict, ErrClaimed, ErrUnavailable.
@@ -49,7 +50,7 @@ const (
 // call makes one operator call. Errors: *OpError, ErrNoReconciler, ErrNotAllowed, and what ended the wait for the reply: it
 // is not known then whether the call was carried out, and the same call may be made again.
 func (c *Client) call(ctx context.Context, name, tenant string, within time.Duration, request, reply any) error {
-	if tenant != AllTenants && !run.ValidID(tenant) && tenant != "_invalid" {
+	if tenant != AllTenants && !run.ValidID(tenant) && tenant != port.InvalidTenant {
 		return &OpError{Call: name, Tenant: tenant, Code: run.BadRequest, Message: "this is no tenant"}
 	}
 	data, err := json.Marshal(request)

@@ -322,7 +322,7 @@ func (w *Watch) last(ctx context.Context) (out []*nats.Msg) {
 		return nil
 	}
 	for _, scope := range []envelope.Scope{envelope.StepScope, envelope.RunScope} {
-		m, err := w.direct(ctx, bus.ResultSubject(w.id, string(scope)))
+		m, err := w.direct(ctx, bus.ResultSubject(w.id, scope))
 		if errors.Is(err, ErrNotAllowed) {
 			w.c.denials.Store(directOf+w.id.Tenant, true)
 			return nil
