@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,12 +15,17 @@ import (
 
 const module = "github.com/agentrun/executor/"
 
-// The layers of CONTRIBUTING.md: what each package's code may import of this module and of the outside.
+// The layers of CONTRIBUTING.md: what each package's code may import of this module and of the outside. Every package is in
+// one of them.
 var (
 	core    = []string{"pkg/run", "pkg/budget", "pkg/envelope", "pkg/deadletter", "internal/strictjson"}
-	drivers = []string{"internal/worker", "internal/reconcile", "internal/operator", "internal/record", "internal/generation"}
+	words   = []string{"internal/port"}
+	aside   = []string{"internal/fair", "internal/boottime", "internal/child"}
+	drivers = []string{"internal/worker", "internal/reconcile", "internal/operator", "internal/record", "internal/generation", "internal/audit"}
 	edges   = []string{"internal/bus", "internal/journal", "internal/config", "internal/observe", "internal/trace", "internal/terminal", "pkg/connector"}
+	client  = []string{"pkg/client"}
 	wiring  = []string{"internal/app", "internal/cli", "internal/demo", "pkg/executor", "cmd"}
+	outside = []string{"internal/bench", "internal/crash", "internal/sim", "internal/fieldcases", "internal/schemadoc", "examples", "test"}
 
 	impure = []string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand", "sync", "context", "io/fs", "os/exec"}
 )
@@ -36,19 +42,19 @@ func under(pkg string, layer []string) bool {
 // forbidden says why pkg must not import this path, "" if it may.
 func forbidden(pkg, path string) string {
 	own, ours := strings.CutPrefix(path, module)
+	knows := func(layers ...[]string) bool { return !ours || under(own, slices.Concat(layers...)) }
 	switch {
-	case under(pkg, core):
-		if ours && !under(own, core) {
-			return "the core knows the core only"
-		}
-		for _, p := range impure {
-			if path == p {
-				return "the core is pure"
-			}
-		}
-	case under(pkg, drivers) && ours && (under(own, edges) || under(own, wiring)):
-		return "a driver declares an interface, and never imports an edge"
-	case under(pkg, edges) && ours && (under(own, drivers) || under(own, wiring)):
+	case under(pkg, core) && !knows(core):
+		return "the core knows the core only"
+	case under(pkg, core) && slices.Contains(impure, path):
+		return "the core is pure"
+	case under(pkg, words) && !knows(core):
+		return "the words between drivers and edges are made of the core's only"
+	case under(pkg, aside) && !knows(core):
+		return "what stands beside the layers knows none of them"
+	case under(pkg, drivers) && !knows(core, words, aside, drivers):
+		return "a driver asks for an interface, and never imports an edge"
+	case under(pkg, edges) && !knows(core, words, aside, edges):
 		return "an edge knows no driver"
 	case under(pkg, edges) && ours && under(own, edges):
 		// A kind of tool is part of the connector; config reads specs, which are the connector's types.
@@ -56,8 +62,22 @@ func forbidden(pkg, path string) string {
 		if !same && own != "pkg/connector" {
 			return "an edge knows no other edge"
 		}
+	case under(pkg, client) && !knows(core, words, []string{"internal/bus"}):
+		return "a publisher's build holds no more than it needs"
+	case under(pkg, wiring) && !knows(core, words, aside, drivers, edges, client, wiring):
+		return "nothing that runs knows what tests and measures it"
 	}
 	return ""
+}
+
+// layers counts the layers that a package is in.
+func layers(pkg string) (n int) {
+	for _, l := range [][]string{core, words, aside, drivers, edges, client, wiring, outside} {
+		if under(pkg, l) {
+			n++
+		}
+	}
+	return n
 }
 
 func TestArrowsOnlyGoDown(t *testing.T) {
@@ -78,6 +98,9 @@ func TestArrowsOnlyGoDown(t *testing.T) {
 			return err
 		}
 		pkg := filepath.ToSlash(rel)
+		if n := layers(pkg); n != 1 && !seen[pkg] {
+			t.Errorf("%s is in %d layers: put it into one, here and in CONTRIBUTING.md", pkg, n)
+		}
 		seen[pkg] = true
 		src, err := os.ReadFile(path)
 		if err != nil {
@@ -101,7 +124,7 @@ func TestArrowsOnlyGoDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range core {
+	for _, p := range slices.Concat(core, words, aside, drivers, edges, client) {
 		if !seen[p] {
 			t.Errorf("%s was not looked at", p)
 		}
@@ -121,6 +144,17 @@ func TestForbidden(t *testing.T) {
 		{"pkg/run", "os", false},
 		{"internal/strictjson", "sync", false},
 		{"internal/worker", module + "internal/record", true},
+		{"internal/worker", module + "internal/port", true},
+		{"internal/worker", module + "internal/fair", true},
+		{"internal/worker", module + "internal/demo", false},
+		{"internal/port", module + "pkg/run", true},
+		{"internal/port", module + "internal/record", false},
+		{"internal/fair", module + "internal/port", false},
+		{"internal/bus", module + "internal/port", true},
+		{"internal/bus", module + "internal/record", false},
+		{"pkg/client", module + "internal/bus", true},
+		{"pkg/client", module + "internal/journal", false},
+		{"internal/app", module + "internal/crash", false},
 		{"internal/worker", module + "internal/bus", false},
 		{"internal/worker", module + "internal/app", false},
 		{"internal/bus", module + "pkg/run", true},
@@ -134,6 +168,9 @@ func TestForbidden(t *testing.T) {
 		if why := forbidden(x.pkg, x.path); (why == "") != x.allowed {
 			t.Errorf("%s importing %s: %q", x.pkg, x.path, why)
 		}
+	}
+	if layers("internal/unheard") != 0 || layers("internal/bus/bustest") != 1 {
+		t.Error("a package of no layer is not found")
 	}
 }
 
