@@ -65,7 +65,7 @@ func TestLimits(t *testing.T) {
 		{"deep by dashes", "c.yaml", strings.Repeat("- ", 100_000), "c.yaml:1:129: " + tooDeep},
 		{"deep by brackets", "c.yaml", strings.Repeat("[", 100_000), "c.yaml:1:65: " + tooDeep},
 		{"deeper than JSON goes", "c.json", strings.Repeat(`{"a":`, 11_000) + "1" + strings.Repeat("}", 11_000), "c.json:1:50001: not valid JSON: invalid character '{' exceeded max depth"},
-		{"many", "c.yaml", strings.Repeat("- a\n", 25_000), "c.yaml:20001:1: more than 20000 keys and list items"},
+		{"many", "c.yaml", strings.Repeat("- a\n", 250_000), "c.yaml:1:1: the file must be a mapping"},
 	} {
 		_, _, err := Parse(c.file, []byte(c.text), noEnvironment)
 		if err == nil || !strings.HasPrefix(err.Error(), c.first) {
@@ -81,6 +81,8 @@ func TestMistakesInJSON(t *testing.T) {
 		{"two values", "{} {}", "1:4: not valid JSON: invalid character '{' after top-level value: correct it, or name the file .yaml"},
 		{"a list", "[]", "1:1: the file must be one JSON object with the keys defaults, tools, mcp_servers, tenants"},
 		{"duplicate", "{\"tools\": {},\n \"tools\": {}}", "2:2: duplicate key \"tools\": it is already given on line 1, keep one"},
+		{"escapes before", "{\"tools\": {\"t\": {\"command\": {\"argv\": [\"\\/\\ud83d\\ude00\\\\\"]}, \"efect\": 1}}}", "1:61: unknown key \"efect\" in tools.t: did you mean effect?"},
+		{"half a character", "{\"tools\": {},\n \"defaults\": {\"owner\": \"\\ud83d\"}}", "2:25: not valid JSON: found invalid Unicode character escape code: check quotes, brackets and indentation here"},
 		{"wide characters before", "{\"tools\": {\"\u00e9\": {}, \"t\": 1}}", "1:12: tools: \"\u00e9\" is no name for a tool: use letters, digits, _ . / and -, at most 128, the first a letter or digit"},
 	} {
 		_, _, err := Parse("bad.json", []byte(c.text), noEnvironment)
@@ -92,7 +94,7 @@ func TestMistakesInJSON(t *testing.T) {
 
 func TestNothingControlsTheTerminal(t *testing.T) {
 	_, _, err := Parse("bad.yaml", []byte("tools:\n  t:\n    effect: write\n    http: {url: 'http://h/', headers: {\"a\\x9b31m\\u202e\": x}}\n"), noEnvironment)
-	if want := "bad.yaml:4:40: tools.t.http.headers.a 31m  is no name for a header: use letters, digits and -"; fmt.Sprint(err) != want {
+	if want := "bad.yaml:4:40: tools.t.http.headers: \"a\\u009b31m\\u202e\" is no name for a header: use letters, digits and -"; fmt.Sprint(err) != want {
 		t.Errorf("got  %q\nwant %q", fmt.Sprint(err), want)
 	}
 }

@@ -1,6 +1,7 @@
 // Package config reads the file of contract §10, YAML or JSON, one file for executor and reconciler, into tools and
 // defaults. It is strict: what it does not know it refuses, with file, line and column, and it reports everything it
-// finds, not only the first thing. It compiles nothing: CEL, JSON Schema and connectors are checked by whoever builds
+// finds, not only the first thing. What keys there are, and what their values look like, is said by schema.json alone; what
+// must hold between them, by the code. It compiles nothing: CEL, JSON Schema and connectors are checked by whoever builds
 // the tools, and File.Locate turns their complaints into places of the file.
 package config
 
@@ -24,9 +25,8 @@ const (
 	// depthMax bounds the nesting of mappings and lists, as args are bounded (contract §12).
 	depthMax = 64
 	tooDeep  = "nested deeper than 64 levels: make it flatter"
-	// entriesMax bounds the keys and list items of a YAML file: about a thousand tools. Ten times as many in one mapping
-	// would keep the YAML parser busy for minutes.
-	entriesMax = 20_000
+	// aliasedMax bounds the values that the aliases of a file stand for, in all: aliases of aliases could stand for billions.
+	aliasedMax = 20_000
 	// errorsMax is how many errors are printed; the rest is counted.
 	errorsMax = 20
 	// secretBytesMin is the length from which a value of the environment is redacted (contract §4).

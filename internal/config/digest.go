@@ -7,6 +7,8 @@ import (
 	"hash"
 	"maps"
 	"slices"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // Digests tell whether two files say the same, without showing what: comments, the order of keys and how a value is
@@ -28,7 +30,7 @@ func (f *File) Digests() Digests {
 		return d
 	}
 	for _, section := range root.pairs {
-		if section.key != "tools" || section.value.kind != mappingNode {
+		if section.key != "tools" || section.value.kind != yaml.MappingNode {
 			d.Parts[section.key] = digest(section.value)[:8]
 			continue
 		}
@@ -50,13 +52,13 @@ func digest(n *node) string {
 // hash writes the value in a form in which every length is told, so that no two values have the same.
 func (n *node) hash(h hash.Hash) {
 	switch n.kind {
-	case mappingNode:
+	case yaml.MappingNode:
 		fmt.Fprintf(h, "{%d", len(n.pairs))
 		for _, key := range slices.Sorted(maps.Keys(n.index)) {
 			fmt.Fprintf(h, "%d:%s", len(key), key)
 			n.pair(key).value.hash(h)
 		}
-	case sequenceNode:
+	case yaml.SequenceNode:
 		fmt.Fprintf(h, "[%d", len(n.items))
 		for _, item := range n.items {
 			item.hash(h)

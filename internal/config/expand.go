@@ -8,13 +8,13 @@ import (
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// expand replaces ${NAME} by the variable of the environment, ${file:PATH} by what the file holds, and $${ by ${. It works
+// expand sets a scalar's value: it replaces ${NAME} by the variable of the environment, ${file:PATH} by what the file holds, and $${ by ${. It works
 // on scalars that have been read, so no value can add a key, end a string or change a type. What it takes in is remembered
-// for redaction.
-func (d *decoder) expand(n *node, path string) (string, bool) {
-	s, ok := n.text, true
-	if n.kind != scalarNode || !strings.Contains(s, "${") {
-		return s, true
+// for redaction. A scalar whose value cannot be had is broken.
+func (d *decoder) expand(n *node, path string) {
+	s := n.text
+	if !strings.Contains(s, "${") {
+		return
 	}
 	n.substituted, n.files = nil, nil
 	var b strings.Builder
@@ -34,7 +34,8 @@ func (d *decoder) expand(n *node, path string) (string, bool) {
 		file, isFile := strings.CutPrefix(name, "file:")
 		if !closed || (isFile && file == "") || (!isFile && !variableName.MatchString(name)) {
 			d.fail(n, "%s: ${ must be followed by the name of an environment variable, or file: and a path, and }: write $${ for a literal ${", path)
-			return "", false
+			n.broken = true
+			return
 		}
 		value, found := "", false
 		if isFile {
@@ -42,7 +43,7 @@ func (d *decoder) expand(n *node, path string) (string, bool) {
 		} else {
 			value, found = d.fromEnvironment(n, path, name)
 		}
-		ok = ok && found
+		n.broken = n.broken || !found
 		if value != "" {
 			n.substituted = append(n.substituted, value)
 			if len(value) >= secretBytesMin {
@@ -53,7 +54,7 @@ func (d *decoder) expand(n *node, path string) (string, bool) {
 		s = rest
 	}
 	b.WriteString(s)
-	return b.String(), ok
+	n.value = b.String()
 }
 
 func (d *decoder) fromEnvironment(n *node, path, name string) (string, bool) {

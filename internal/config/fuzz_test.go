@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 )
 
 const canary = "CANARY-of-the-environment"
@@ -52,7 +54,7 @@ func FuzzParse(f *testing.F) {
 		}
 		file.doc.root.each(func(n *node) {
 			// Text of several words may stand on several lines, and the parser then names one of them.
-			oneWord := n.kind == scalarNode && n.style == plainStyle && !strings.ContainsAny(n.text, " \n")
+			oneWord := n.kind == yaml.ScalarNode && n.style == 0 && !strings.ContainsAny(n.text, " \n")
 			if s := file.doc.sourceAt(n.line, n.col); oneWord && !n.broken && n.resolve() != nullScalar && !strings.HasPrefix(s, n.text) {
 				t.Errorf("%q is not at %d:%d, there is %q", n.text, n.line, n.col, s)
 			}
@@ -70,4 +72,11 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+func firstWord(s string) string {
+	if i := strings.IndexAny(s, " \n"); i >= 0 {
+		return s[:i]
+	}
+	return s
 }

@@ -27,57 +27,47 @@ func (d *decoder) kind(o *object, f *File, reads bool) connector.KindSpec {
 	}
 	var s connector.KindSpec
 	for _, p := range given {
-		if o.get(p.key) == nil {
+		k := o.object(p.key)
+		if k == nil {
 			continue
 		}
-		switch path := o.sub(p.key); p.key {
+		switch p.key {
 		case "http":
-			s.HTTP = d.http(p, path, reads)
+			s.HTTP = d.http(k, reads)
 		case "nats":
-			s.NATS = d.nats(p, path)
+			s.NATS = d.nats(k)
 		case "mcp":
-			s.MCP = d.mcp(p, path, f)
+			s.MCP = d.mcp(k, f)
 		case "command":
-			if c := d.object(p, path, append([]string{"argv", "env"}, processKeys...)...); c != nil {
-				c.require("argv", "the program and its arguments, as a list")
-				s.Command = &connector.CommandSpec{Argv: c.argv("argv"), Env: c.environment("env"), ProcessSpec: c.process()}
-			}
+			s.Command = &connector.CommandSpec{Argv: k.argv("argv"), Env: k.environment("env"), ProcessSpec: k.process()}
 		}
 	}
 	return s
 }
 
-func (d *decoder) http(p *pair, path string, reads bool) *connector.HTTPSpec {
-	o := d.object(p, path, "method", "url", "headers", "body", "form", "idempotency_header", "tls", "oauth2", "proxy_from_env", "max_conns_per_host")
-	if o == nil {
-		return nil
-	}
-	o.require("url", "where the tool is")
+func (d *decoder) http(o *object, reads bool) *connector.HTTPSpec {
 	method := "POST"
 	if reads {
 		method = "GET"
 	}
 	h := &connector.HTTPSpec{
-		Method:            o.choice("method", method, "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"),
+		Method:            o.text("method", method),
 		Headers:           o.headers("headers"),
 		Body:              o.template("body"),
 		Form:              o.template("form"),
 		IdempotencyHeader: o.text("idempotency_header", defaultIdempotencyHeader),
-		ProxyFromEnv:      o.boolean("proxy_from_env", false),
-		MaxConnsPerHost:   int(o.whole("max_conns_per_host", 0, 1, 65535)),
-	}
-	if q := o.n.pair("idempotency_header"); q != nil && h.IdempotencyHeader != "" && !headerName.MatchString(h.IdempotencyHeader) {
-		d.fail(q.value, "%s.idempotency_header is no name for a header: use letters, digits and -", path)
+		ProxyFromEnv:      o.boolean("proxy_from_env"),
+		MaxConnsPerHost:   int(o.whole("max_conns_per_host", 0)),
 	}
 	if q := o.n.pair("form"); q != nil && o.n.pair("body") != nil {
-		d.failAt(q.place, "%s has both body and form: keep body for JSON or form for application/x-www-form-urlencoded", path)
+		d.failAt(q.place, "%s has both body and form: keep body for JSON or form for application/x-www-form-urlencoded", o.path)
 	}
 	d.contentType(o, h)
 	if q := o.n.pair("headers"); q != nil {
-		q.value.each(func(n *node) { d.noPlaceholderFromOutside(n, path+".headers") })
+		q.value.each(func(n *node) { d.noPlaceholderFromOutside(n, o.path+".headers") })
 		for _, e := range q.value.pairs {
 			if strings.EqualFold(e.key, h.IdempotencyHeader) {
-				d.failAt(e.place, "%s.headers.%s is set by the runtime: remove it, or name another idempotency_header", path, printable(e.key))
+				d.failAt(e.place, "%s.headers.%s is set by the runtime: remove it, or name another idempotency_header", o.path, printable(e.key))
 			}
 		}
 	}
@@ -92,7 +82,6 @@ var (
 	placeholder = regexp.MustCompile(`\{([^{}]*)\}`)
 	// A placeholder's name: what httptool fills in.
 	placeholderName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`)
-	headerName      = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 )
 
 // httpURL checks a URL with {name} placeholders and reports whether it may use TLS.
@@ -130,19 +119,15 @@ func (d *decoder) httpURL(o *object, h *connector.HTTPSpec) bool {
 }
 
 func (d *decoder) tls(in *object, secure bool) *connector.TLSSpec {
-	p := in.get("tls")
-	if p == nil {
-		return nil
-	}
-	o := d.object(p, in.sub("tls"), "ca", "cert", "key", "server_name")
+	o := in.object("tls")
 	if o == nil {
 		return nil
 	}
 	if !secure {
-		d.failAt(p.place, "%s has no effect on http://: use https:// or remove tls", o.path)
+		d.failAt(o.at, "%s has no effect on http://: use https:// or remove tls", o.path)
 	}
 	if o.has("cert") != o.has("key") {
-		d.failAt(p.place, "%s needs cert and key together: a client certificate is both files", o.path)
+		d.failAt(o.at, "%s needs cert and key together: a client certificate is both files", o.path)
 	}
 	out := &connector.TLSSpec{
 		CA: o.text("ca", ""), Cert: o.text("cert", ""), Key: o.text("key", ""), ServerName: o.text("server_name", ""),
@@ -158,17 +143,10 @@ func (d *decoder) tls(in *object, secure bool) *connector.TLSSpec {
 // streams are the subjects that the runtime's streams and hints live on: a request there is stored, not answered.
 var streams = []string{"jobs", "results", "runs", "wakes", "deadletters", "alerts", "hint"}
 
-func (d *decoder) nats(p *pair, path string) *connector.NATSSpec {
-	o := d.object(p, path, "subject")
-	if o == nil {
-		return nil
-	}
-	o.require("subject", "where the request goes")
+func (d *decoder) nats(o *object) *connector.NATSSpec {
 	s := o.text("subject", "")
-	if q := o.get("subject"); q != nil && s != "" {
-		if problem := subjectProblem(s); problem != "" {
-			d.fail(q.value, "%s.subject %s", path, problem)
-		}
+	if problem := subjectProblem(s); s != "" && problem != "" {
+		d.fail(o.n.pair("subject").value, "%s.subject %s", o.path, problem)
 	}
 	return &connector.NATSSpec{Subject: s}
 }
@@ -194,17 +172,11 @@ func subjectProblem(s string) string {
 	return ""
 }
 
-func (d *decoder) mcp(p *pair, path string, f *File) *connector.MCPSpec {
-	o := d.object(p, path, "server", "tool")
-	if o == nil {
-		return nil
-	}
-	o.require("server", "one of mcp_servers")
-	o.require("tool", "the tool's name on that server")
+func (d *decoder) mcp(o *object, f *File) *connector.MCPSpec {
 	m := &connector.MCPSpec{Server: o.text("server", ""), Tool: o.text("tool", "")}
 	if q := o.get("server"); q != nil && m.Server != "" {
 		if _, ok := f.MCPServers[m.Server]; !ok {
-			d.fail(q.value, "%s.server: mcp_servers has no %s: define it there, or correct the name", path, quote(q.value.text))
+			d.fail(q.value, "%s.server: mcp_servers has no %s: define it there, or correct the name", o.path, quote(q.value.text))
 		}
 	}
 	return m
@@ -213,17 +185,13 @@ func (d *decoder) mcp(p *pair, path string, f *File) *connector.MCPSpec {
 // headers reads HTTP headers. Values are secrets as often as not, so no message shows one.
 func (o *object) headers(key string) map[string]string {
 	first := map[string]string{}
-	return o.textMap(key, "header names to text", func(p *pair, path, s string) {
+	return o.textMap(key, func(p *pair, path string) {
 		lower := strings.ToLower(p.key)
 		switch {
-		case !headerName.MatchString(p.key):
-			o.d.failAt(p.place, "%s is no name for a header: use letters, digits and -", path)
 		case first[lower] != "":
 			o.d.failAt(p.place, "%s is the same header as %s: keep one", path, first[lower])
 		case slices.Contains([]string{"agentrun-operation-ref", "content-length", "transfer-encoding", "connection", "host", "traceparent"}, lower):
 			o.d.failAt(p.place, "%s is set by the runtime: remove it", path)
-		case strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
-			o.d.fail(p.value, "%s has a line break or control character in its value%s: remove it", path, fromEnvironment(p.value))
 		}
 		first[lower] = printable(p.key)
 	})

@@ -1,9 +1,12 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/agentrun/executor/pkg/connector"
 )
@@ -13,7 +16,7 @@ import (
 // or folding has changed it, the text's beginning is the best there is. What came from the environment is not shown.
 func (f *File) Locate(tool string, e *connector.SpecError) string {
 	at, path, inside, all := f.find("tools", append([]any{tool}, e.Path...)...)
-	if all && inside.kind == scalarNode && e.Line > 0 {
+	if all && inside.kind == yaml.ScalarNode && e.Line > 0 {
 		at = f.doc.placeInside(inside, e.Line, max(e.Column, 1))
 	}
 	return Place{f.Name, at.line, at.col}.String() + ": " + path + ": " + f.redact(e.Message, inside)
@@ -54,7 +57,7 @@ func (f *File) find(first string, more ...any) (at place, path string, n *node, 
 			path += fmt.Sprintf(".%v", key)
 		}
 	}
-	if all && n.kind == scalarNode {
+	if all && n.kind == yaml.ScalarNode {
 		at = n.place
 	}
 	return at, path, n, all
@@ -76,122 +79,61 @@ func (f *File) redact(s string, n *node) string {
 	return s
 }
 
-// each visits a value and what is in it.
-func (n *node) each(visit func(*node)) {
-	visit(n)
-	for _, p := range n.pairs {
-		p.value.each(visit)
-	}
-	for _, item := range n.items {
-		item.each(visit)
-	}
-}
-
-// placeInside finds where line and column of a text, from 1, stand in the file.
+// placeInside finds where line and column of a text, from 1, stand in the file: it follows the text along its source, and gives
+// the text's beginning where the two part.
 func (doc *document) placeInside(n *node, line, col int) place {
-	if strings.Contains(n.text, "${") {
-		return n.place
-	}
 	lines := strings.Split(n.text, "\n")
-	if line > len(lines) || col > utf8.RuneCountInString(lines[line-1])+1 {
+	if strings.Contains(n.text, "${") || line > len(lines) || col > utf8.RuneCountInString(lines[line-1])+1 {
 		return n.place
 	}
-	at := n.place
+	text, left := []rune(n.text), col-1
+	for _, s := range lines[:line-1] {
+		left += utf8.RuneCountInString(s) + 1
+	}
+	at, margin := n.place, 0
 	switch n.style {
-	case literalBlock:
-		at = doc.insideLiteral(n, lines[line-1], line, col)
-	case foldedBlock, plainStyle:
-		if line == 1 {
-			at = doc.insideFolded(n, lines[0], col)
+	case yaml.DoubleQuotedStyle, yaml.SingleQuotedStyle:
+		at.col++
+	case yaml.LiteralStyle, yaml.FoldedStyle:
+		margin = indent(doc.sourceAt(at.line+1, 1))
+		at = place{at.line + 1, margin + 1}
+	}
+	source := doc.sourceAt(at.line, at.col)
+	for left > 0 {
+		if strings.Trim(source, " ") == "" && at.line < len(doc.lines) && (text[0] == ' ' || text[0] == '\n') {
+			// A line break became a space, or was kept; empty lines are line breaks.
+			for at.line++; strings.Trim(doc.sourceAt(at.line, 1), " ") == "" && at.line < len(doc.lines); at.line++ {
+			}
+			if at.col = margin + 1; margin == 0 {
+				at.col = indent(doc.sourceAt(at.line, 1)) + 1
+			}
+			source = doc.sourceAt(at.line, at.col)
+			breaks := 1
+			for text[0] == '\n' && breaks < left && text[breaks] == '\n' {
+				breaks++
+			}
+			text, left = text[breaks:], left-breaks
+			continue
 		}
-	case singleQuoted, doubleQuoted:
-		if line == 1 {
-			at = doc.insideQuoted(n, col)
+		r, size := utf8.DecodeRuneInString(source)
+		if length := escapeLength(source, n.style); length > 1 && length <= len(source) {
+			size, at.col = length, at.col+length-1
+		} else if r != text[0] {
+			return n.place
 		}
+		source, text, left = source[size:], text[1:], left-1
+		at.col++
 	}
 	return at
 }
 
-func (doc *document) insideLiteral(n *node, want string, line, col int) place {
-	at := n.line + line
-	if indent, ok := strings.CutSuffix(doc.sourceAt(at, 1), want); ok && strings.Trim(indent, " ") == "" {
-		return place{at, len(indent) + col}
-	}
-	return n.place
-}
-
-// insideFolded follows a text whose line breaks became spaces.
-func (doc *document) insideFolded(n *node, text string, col int) place {
-	line, left := n.line, col
-	source := doc.sourceAt(line, n.col)
-	start := n.col
-	if n.style == foldedBlock {
-		line, start = line+1, 1
-		source = doc.sourceAt(line, 1)
-	}
-	for {
-		trimmed := strings.TrimLeft(source, " ")
-		if trimmed == "" || !strings.HasPrefix(text, firstWord(trimmed)) {
-			return n.place
-		}
-		start += len(source) - len(trimmed)
-		length := 0 // of the piece of text on this line
-		for a, b := []rune(text), []rune(trimmed); length < len(a) && length < len(b) && a[length] == b[length]; {
-			length++
-		}
-		piece := strings.TrimRight(string([]rune(text)[:length]), " ")
-		length = utf8.RuneCountInString(piece)
-		rest := strings.TrimLeft(strings.TrimPrefix(text, piece), " ")
-		if left <= length || rest == "" {
-			return place{line, start + left - 1}
-		}
-		left -= utf8.RuneCountInString(text) - utf8.RuneCountInString(rest)
-		if left < 1 {
-			return place{line, start + length}
-		}
-		text, line, start = rest, line+1, 1
-		source = doc.sourceAt(line, 1)
-	}
-}
-
-func firstWord(s string) string {
-	if i := strings.IndexAny(s, " \n"); i >= 0 {
-		return s[:i]
-	}
-	return s
-}
-
-// insideQuoted counts characters of the text along its quoted form on one line.
-func (doc *document) insideQuoted(n *node, col int) place {
-	source := []rune(doc.sourceAt(n.line, n.col))
-	i := 1 // past the quote
-	for range col - 1 {
-		if i >= len(source) {
-			return n.place
-		}
-		i += escapeLength(source[i:], n.style)
-	}
-	if i >= len(source) {
-		return n.place
-	}
-	return place{n.line, n.col + i}
-}
-
-// escapeLength is how many characters of the source stand for the next one of the text.
-func escapeLength(s []rune, style scalarStyle) int {
+// escapeLength is how many characters, all of them ASCII, of the source stand for the next one of the text; 1 if that is itself.
+func escapeLength(s string, style yaml.Style) int {
 	switch {
-	case style == singleQuoted && s[0] == '\'' && len(s) > 1 && s[1] == '\'':
+	case style == yaml.SingleQuotedStyle && strings.HasPrefix(s, "''"):
 		return 2
-	case style != doubleQuoted || s[0] != '\\' || len(s) < 2:
+	case style != yaml.DoubleQuotedStyle || len(s) < 2 || s[0] != '\\':
 		return 1
 	}
-	switch s[1] {
-	case 'x':
-		return 4
-	case 'u':
-		return 6
-	case 'U':
-		return 10
-	}
-	return 2
+	return cmp.Or(map[byte]int{'x': 4, 'u': 6, 'U': 10}[s[1]], 2)
 }

@@ -3,7 +3,6 @@ package config
 import (
 	"net"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -13,38 +12,24 @@ import (
 
 const defaultTokenTimeout = 10 * time.Second
 
-var (
-	scopeToken = regexp.MustCompile(`^[!#-\[\]-~]+$`) // RFC 6749, 3.3
-	// What the grant itself sends.
-	ownParams = []string{"grant_type", "client_id", "client_secret", "scope"}
-)
+// ownParams are what the grant itself sends.
+var ownParams = []string{"grant_type", "client_id", "client_secret", "scope"}
 
 // oauth2 reads the client credentials of a tool, or of an MCP server.
 func (d *decoder) oauth2(in *object) *connector.OAuth2Spec {
-	p := in.get("oauth2")
-	if p == nil {
-		return nil
-	}
-	o := d.object(p, in.sub("oauth2"), "token_url", "client_id", "client_secret", "scopes", "audience", "endpoint_params", "auth_style", "timeout")
+	o := in.object("oauth2")
 	if o == nil {
 		return nil
 	}
-	o.require("token_url", "where access tokens are got")
-	o.require("client_id", "who asks for them")
-	o.require("client_secret", "as ${file:PATH} or ${NAME}")
 	s := &connector.OAuth2Spec{
 		TokenURL: o.text("token_url", ""), ClientID: o.text("client_id", ""), ClientSecret: o.text("client_secret", ""),
-		Scopes: o.texts("scopes", func(n *node, path, s string) {
-			if !scopeToken.MatchString(s) {
-				d.fail(n, "%s must be one scope: visible ASCII without spaces, quotes and backslashes", path)
-			}
-		}),
-		Params: o.textMap("endpoint_params", "parameters to text", func(p *pair, path, _ string) {
+		Scopes: o.texts("scopes", nil),
+		Params: o.textMap("endpoint_params", func(p *pair, path string) {
 			if slices.Contains(ownParams, p.key) {
 				d.failAt(p.place, "%s is sent by the runtime: remove it", path)
 			}
 		}),
-		AuthStyle: o.choice("auth_style", "header", "header", "body"),
+		AuthStyle: o.text("auth_style", "header"),
 		Timeout:   o.duration("timeout", defaultTokenTimeout, time.Millisecond, time.Minute),
 	}
 	if audience := o.text("audience", ""); audience != "" {

@@ -2,9 +2,7 @@ package config
 
 import (
 	"bytes"
-	"math"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -21,13 +19,6 @@ const topLevel = "the file"
 
 const emptyFile = "the file is empty: it needs tools, and can have defaults, mcp_servers and tenants"
 
-var (
-	identifier = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
-	toolName   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_./-]{0,127}$`)
-)
-
-const identifierRule = "letters, digits, _ and -, at most 64, the first a letter or digit"
-
 // file reads everything. It returns a File that is only good if no error was recorded.
 func (d *decoder) file(data []byte) *File {
 	f := &File{Name: d.name}
@@ -40,22 +31,15 @@ func (d *decoder) file(data []byte) *File {
 	// As YAML says; the parser would count CRLF inside quotes as two lines.
 	text = strings.ReplaceAll(text, "\r\n", "\n")
 	d.doc.setText(text)
-	switch {
-	case looksLikeJSON(text):
-		d.doc.root = d.readJSON(text)
-	case strings.HasSuffix(d.name, ".json"):
-		d.jsonError(text)
-	default:
-		d.doc.root = d.readYAML(text)
-	}
-	if d.doc.root == nil {
+	if d.doc.root = d.read(text); d.doc.root == nil {
 		return f
 	}
-	o := d.object(&pair{place: place{1, 1}, value: d.doc.root}, topLevel, "defaults", "tools", "mcp_servers", "tenants")
+	d.hold(d.doc.root)
+	o := d.object(&pair{place: place{1, 1}, value: d.doc.root}, topLevel)
 	if o == nil {
 		return f
 	}
-	f.Defaults = d.defaults(o.get("defaults"))
+	f.Defaults = d.defaults(o.object("defaults"))
 	f.MCPServers, f.MCPImports = d.mcpServers(o, f.Defaults.Retry)
 	f.Tools = d.tools(o, f)
 	f.Tenants = d.tenants(o)
@@ -87,7 +71,8 @@ func (d *decoder) readable(data []byte) (string, bool) {
 			d.failAt(at, "the file is not UTF-8 here: save it as UTF-8")
 			return "", false
 		}
-		if r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0x7f || r == '\ufeff' {
+		// Some readers of YAML take U+0085, U+2028 and U+2029 for line ends.
+		if r < ' ' && r != '\t' && r != '\n' && r != '\r' || r >= 0x7f && r < 0xa0 || strings.ContainsRune("\u2028\u2029\ufeff\ufffe\uffff", r) {
 			d.failAt(at, "control character U+%04X: remove it", r)
 			return "", false
 		}
@@ -102,24 +87,20 @@ func (d *decoder) readable(data []byte) (string, bool) {
 	return string(data), true
 }
 
-func (d *decoder) defaults(p *pair) Defaults {
+func (d *decoder) defaults(o *object) Defaults {
 	out := Defaults{Budget: builtinBudget(), Retry: builtinRetry(), PoisonAfter: defaultPoisonAfter, UnknownToolGrace: defaultUnknownToolGrace}
-	if p == nil {
-		return out
-	}
-	o := d.object(p, "defaults", "owner", "workflow", "actor", "budget", "max_budget", "retry", "poison_after", "unknown_tool_grace")
 	if o == nil {
 		return out
 	}
-	out.Owner = o.identifier("owner")
+	out.Owner = o.text("owner", "")
 	out.Workflow = o.label("workflow")
 	out.Actor = o.label("actor")
-	out.PoisonAfter = int(o.whole("poison_after", defaultPoisonAfter, 1, 1000))
+	out.PoisonAfter = int(o.whole("poison_after", defaultPoisonAfter))
 	out.UnknownToolGrace = o.duration("unknown_tool_grace", defaultUnknownToolGrace, 0, 24*time.Hour)
 	out.Retry = d.retry(o, out.Retry)
-	given := d.budget(o.get("budget"), "defaults.budget")
+	given := d.budget(o.object("budget"))
 	out.Budget = budget.Fill(given, out.Budget)
-	out.MaxBudget = d.budget(o.get("max_budget"), "defaults.max_budget")
+	out.MaxBudget = d.budget(o.object("max_budget"))
 	if out.MaxBudget != nil {
 		d.underCeiling(o, &out, given)
 	}
@@ -173,26 +154,21 @@ func budgetField(r *budget.Request, name string) bool {
 	}[name]
 }
 
-func (d *decoder) budget(p *pair, path string) *budget.Request {
-	if p == nil {
-		return nil
-	}
-	o := d.object(p, path, "max_turns", "max_tool_calls", "max_attempts_per_step", "max_elapsed", "max_input_tokens",
-		"max_output_tokens", "max_estimated_cost_minor_units")
+func (d *decoder) budget(o *object) *budget.Request {
 	if o == nil {
 		return nil
 	}
-	limit := func(key string, least int64) *int64 {
+	limit := func(key string) *int64 {
 		if o.get(key) == nil {
 			return nil
 		}
-		v := o.whole(key, least, least, budget.MaxNumber)
+		v := o.whole(key, 0)
 		return &v
 	}
 	r := &budget.Request{
-		MaxTurns: limit("max_turns", 0), MaxToolCalls: limit("max_tool_calls", 0),
-		MaxAttemptsPerStep: limit("max_attempts_per_step", 1), MaxInputTokens: limit("max_input_tokens", 0),
-		MaxOutputTokens: limit("max_output_tokens", 0), MaxEstimatedCostMinorUnits: limit("max_estimated_cost_minor_units", 0),
+		MaxTurns: limit("max_turns"), MaxToolCalls: limit("max_tool_calls"), MaxAttemptsPerStep: limit("max_attempts_per_step"),
+		MaxInputTokens: limit("max_input_tokens"), MaxOutputTokens: limit("max_output_tokens"),
+		MaxEstimatedCostMinorUnits: limit("max_estimated_cost_minor_units"),
 	}
 	if o.get("max_elapsed") != nil {
 		s := o.duration("max_elapsed", 0, time.Millisecond, 366*24*time.Hour).Seconds()
@@ -203,20 +179,16 @@ func (d *decoder) budget(p *pair, path string) *budget.Request {
 
 // retry reads the policy at key retry over base: a key that is not given keeps base's value.
 func (d *decoder) retry(in *object, base run.Retry) run.Retry {
-	p := in.get("retry")
-	if p == nil {
-		return base
-	}
-	o := d.object(p, in.sub("retry"), "max_attempts", "initial_delay", "max_delay", "multiplier", "jitter", "max_retry_after")
+	o := in.object("retry")
 	if o == nil {
 		return base
 	}
 	r := run.Retry{
-		MaxAttempts:   int(o.whole("max_attempts", int64(base.MaxAttempts), 1, 1000)),
+		MaxAttempts:   int(o.whole("max_attempts", int64(base.MaxAttempts))),
 		InitialDelay:  o.duration("initial_delay", base.InitialDelay, 0, 24*time.Hour),
 		MaxDelay:      o.duration("max_delay", base.MaxDelay, 0, 24*time.Hour),
-		Multiplier:    o.number("multiplier", base.Multiplier, 1, 100),
-		Jitter:        o.number("jitter", base.Jitter, 0, 1),
+		Multiplier:    o.number("multiplier", base.Multiplier),
+		Jitter:        o.number("jitter", base.Jitter),
 		MaxRetryAfter: o.duration("max_retry_after", base.MaxRetryAfter, 0, 30*24*time.Hour),
 	}
 	// A bound that was only inherited gives way to what is written.
@@ -230,15 +202,6 @@ func (d *decoder) retry(in *object, base run.Retry) run.Retry {
 		r.InitialDelay = r.MaxDelay
 	}
 	return r
-}
-
-func (o *object) identifier(key string) string {
-	s := o.text(key, "")
-	if s != "" && !identifier.MatchString(s) {
-		n := o.n.pair(key).value
-		o.d.fail(n, "%s must be an identifier (%s), not %s", o.sub(key), identifierRule, quote(n.text))
-	}
-	return s
 }
 
 // label reads free text that is shown to people: up to 256 bytes, no control characters (contract §1, actor).
@@ -256,22 +219,12 @@ func isLabel(s string) bool {
 
 func (d *decoder) tenants(root *object) map[string]Tenant {
 	var out map[string]Tenant
-	for _, p := range root.entries("tenants", "tenant names to their share") {
-		path := "tenants." + printable(p.key)
-		if !identifier.MatchString(p.key) {
-			d.failAt(p.place, "%s: a tenant must be an identifier (%s)", path, identifierRule)
-			continue
-		}
-		o := d.object(p, path, "concurrency", "weight")
-		if o == nil {
-			continue
-		}
-		if out == nil {
-			out = map[string]Tenant{}
-		}
-		out[p.key] = Tenant{
-			Concurrency: int(o.whole("concurrency", 0, 1, math.MaxInt32)),
-			Weight:      int(o.whole("weight", 1, 1, 1000)),
+	for _, p := range root.entries("tenants") {
+		if o := d.object(p, "tenants."+p.key); o != nil {
+			if out == nil {
+				out = map[string]Tenant{}
+			}
+			out[p.key] = Tenant{Concurrency: int(o.whole("concurrency", 0)), Weight: int(o.whole("weight", 1))}
 		}
 	}
 	return out
@@ -280,17 +233,14 @@ func (d *decoder) tenants(root *object) map[string]Tenant {
 func (d *decoder) mcpServers(root *object, retry run.Retry) (map[string]connector.MCPServerSpec, []MCPImport) {
 	var out map[string]connector.MCPServerSpec
 	var imports []MCPImport
-	for _, p := range root.entries("mcp_servers", "server names to url or command") {
-		path := "mcp_servers." + printable(p.key)
-		if !identifier.MatchString(p.key) {
-			d.failAt(p.place, "%s: a server's name must be an identifier (%s)", path, identifierRule)
-		}
+	for _, p := range root.entries("mcp_servers") {
 		if out == nil {
 			out = map[string]connector.MCPServerSpec{}
 		}
 		// Set at once: a tool that names a server with a mistake in it gets no second error.
 		out[p.key] = connector.MCPServerSpec{}
-		o := d.object(p, path, append([]string{"url", "headers", "tls", "oauth2", "command", "env", "import"}, processKeys...)...)
+		path := "mcp_servers." + printable(p.key)
+		o := d.object(p, path)
 		if o == nil {
 			continue
 		}
@@ -311,14 +261,12 @@ func (d *decoder) mcpServers(root *object, retry run.Retry) (map[string]connecto
 			d.failAt(p.place, "%s: %s needs command: a url is somebody else's process", path, processKeys[slices.IndexFunc(processKeys, o.has)])
 		}
 		s := connector.MCPServerSpec{Headers: o.headers("headers"), Command: o.argv("command"), Env: o.environment("env"), ProcessSpec: o.process()}
-		if s.URL = o.text("url", ""); s.URL != "" {
-			if strings.ContainsAny(s.URL, "{}") {
-				d.fail(o.n.pair("url").value, "%s.url cannot hold {placeholders}: it is the server's, not a call's", path)
-			} else {
-				u := d.checkURL(o.n.pair("url").value, path+".url", s.URL)
-				s.OAuth2, s.Secrets = d.oauth2(o), d.secretFiles(o, "url", "headers")
-				s.TLS = d.tls(o, u == nil || u.Scheme == "https" || s.OAuth2 != nil && strings.HasPrefix(s.OAuth2.TokenURL, "https:"))
-			}
+		if s.URL = o.text("url", ""); strings.ContainsAny(s.URL, "{}") {
+			d.fail(o.n.pair("url").value, "%s.url cannot hold {placeholders}: it is the server's, not a call's", path)
+		} else if s.URL != "" {
+			u := d.checkURL(o.n.pair("url").value, path+".url", s.URL)
+			s.OAuth2, s.Secrets = d.oauth2(o), d.secretFiles(o, "url", "headers")
+			s.TLS = d.tls(o, u == nil || u.Scheme == "https" || s.OAuth2 != nil && strings.HasPrefix(s.OAuth2.TokenURL, "https:"))
 		}
 		out[p.key] = s
 		imports = append(imports, d.imports(o, p.key, retry)...)
@@ -327,43 +275,16 @@ func (d *decoder) mcpServers(root *object, retry run.Retry) (map[string]connecto
 }
 
 // imports reads a list of patterns, each text or {match, …}.
-func (d *decoder) imports(o *object, server string, retry run.Retry) []MCPImport {
-	p := o.get("import")
-	if p == nil {
-		return nil
-	}
-	if p.value.kind != sequenceNode || len(p.value.items) == 0 {
-		d.fail(p.value, "%s must be a list of tool names, each with an optional * at its end, not %s", o.sub("import"), p.value.describe())
-		return nil
-	}
-	var out []MCPImport
-	for i, n := range p.value.items {
-		path := o.sub("import") + index(i)
-		at, m := n, MCPImport{Server: server, Effect: envelope.Write, Place: d.at(n.place), Timeout: defaultTimeout, Retry: retry}
-		if n.kind == mappingNode {
-			item := d.object(&pair{place: n.place, value: n}, path, "match", "effect", "prefix", "timeout", "retry", "safe_details")
-			if item == nil {
-				continue
-			}
-			item.require("match", "the name of a tool, or a prefix and *")
+func (d *decoder) imports(o *object, server string, retry run.Retry) (out []MCPImport) {
+	for i, n := range o.items("import") {
+		m := MCPImport{Server: server, Match: n.value, Effect: envelope.Write, Place: d.at(n.place), Timeout: defaultTimeout, Retry: retry}
+		if item := d.object(&pair{place: n.place, value: n}, o.sub("import")+index(i)); item != nil {
 			m.Match = item.text("match", "")
-			m.Effect = envelope.Effect(item.choice("effect", string(envelope.Write), "read", "write"))
+			m.Effect = envelope.Effect(item.text("effect", string(envelope.Write)))
 			m.Prefix = item.text("prefix", "")
-			if q := item.n.pair("prefix"); q != nil && m.Prefix != "" && !toolName.MatchString(m.Prefix) {
-				d.fail(q.value, "%s.prefix must be the beginning of a tool's name (letters, digits, _ . / and -, the first a letter or digit), not %s", path, quote(q.value.text))
-			}
 			m.Timeout = item.duration("timeout", defaultTimeout, time.Millisecond, durationMost)
 			m.Retry = d.retry(item, retry)
-			m.SafeDetails = item.textMap("safe_details", "names to CEL expressions", d.safeDetail)
-			if q := item.n.pair("match"); q != nil {
-				at = q.value
-			}
-		} else {
-			m.Match, _ = d.text(n, path)
-		}
-		prefix := strings.TrimSuffix(m.Match, "*")
-		if m.Match != "" && prefix != "" && !toolName.MatchString(prefix) {
-			d.fail(at, "%s must be a tool's name, or a prefix and one * at its end, not %s", path, quote(at.text))
+			m.SafeDetails = item.textMap("safe_details", d.safeDetail)
 		}
 		out = append(out, m)
 	}

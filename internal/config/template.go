@@ -18,13 +18,10 @@ var (
 
 // template reads the value of body or form: of any shape, its texts with placeholders.
 func (o *object) template(key string) any {
-	p := o.get(key)
-	if p == nil {
-		return nil
+	if p := o.get(key); p != nil {
+		p.value.each(func(n *node) { o.d.noPlaceholderFromOutside(n, o.sub(key)) })
 	}
-	v := o.d.any(p.value, o.sub(key))
-	p.value.each(func(n *node) { o.d.noPlaceholderFromOutside(n, o.sub(key)) })
-	return v
+	return o.any(key)
 }
 
 // noPlaceholderFromOutside refuses a value from outside that makes a placeholder: it would take an arg that nobody
@@ -33,8 +30,7 @@ func (d *decoder) noPlaceholderFromOutside(n *node, path string) {
 	if len(n.substituted) == 0 {
 		return
 	}
-	text, _ := (&decoder{env: d.env, files: d.files, secrets: map[string]bool{}}).expand(&node{kind: n.kind, text: n.text}, path)
-	if !slices.Equal(textPlaceholder.FindAllString(text, -1), textPlaceholder.FindAllString(variable.ReplaceAllString(n.text, ""), -1)) {
+	if !slices.Equal(textPlaceholder.FindAllString(n.value, -1), textPlaceholder.FindAllString(variable.ReplaceAllString(n.text, ""), -1)) {
 		d.fail(n, "%s: the value of an environment variable or file in it makes a {placeholder}: an arg would be put there", path)
 	}
 }

@@ -1,9 +1,7 @@
 package config
 
 import (
-	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -14,52 +12,41 @@ import (
 
 const durationMost = 24 * time.Hour
 
-func index(i int) string { return fmt.Sprintf("[%d]", i) }
-
 func (d *decoder) tools(root *object, f *File) []connector.Spec {
 	var out []connector.Spec
-	for _, p := range root.entries("tools", "tool names to tools") {
-		if !toolName.MatchString(p.key) {
-			d.failAt(p.place, "tools: %s is no name for a tool: use letters, digits, _ . / and -, at most 128, the first a letter or digit", quote(p.key))
-			continue
-		}
-		if s := d.tool(p, f); s != nil {
-			out = append(out, *s)
+	for _, p := range root.entries("tools") {
+		if o := d.object(p, "tools."+printable(p.key)); o != nil {
+			out = append(out, *d.tool(o, p.key, f))
 		}
 	}
 	slices.SortFunc(out, func(a, b connector.Spec) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
-func (d *decoder) tool(p *pair, f *File) *connector.Spec {
-	path := "tools." + p.key
-	o := d.object(p, path, "effect", "owner", "http", "nats", "mcp", "command", "timeout", "input_schema", "output_schema",
-		"error_schema", "evidence_ref", "errors", "safe_details", "response", "verify", "idempotency_key", "idempotent_for",
-		"retry", "allow", "requires_approval", "concurrency", "rate", "max_result_bytes", "poison_after")
-	if o == nil {
-		return nil
-	}
-	o.require("effect", "read or write")
-	s := &connector.Spec{Name: p.key}
-	s.Effect = envelope.Effect(o.choice("effect", "", "read", "write"))
-	s.Owner = o.identifier("owner")
+func (d *decoder) tool(o *object, name string, f *File) *connector.Spec {
+	s := &connector.Spec{Name: name}
+	s.Effect = envelope.Effect(o.text("effect", ""))
+	s.Owner = o.text("owner", "")
 	s.Kind = d.kind(o, f, s.Effect != envelope.Write)
 	s.Timeout = o.duration("timeout", defaultTimeout, time.Millisecond, durationMost)
-	s.InputSchema, s.OutputSchema, s.ErrorSchema = o.schema("input_schema"), o.schema("output_schema"), o.schema("error_schema")
+	s.InputSchema, s.OutputSchema, s.ErrorSchema = o.any("input_schema"), o.any("output_schema"), o.any("error_schema")
 	s.EvidenceRef = o.text("evidence_ref", "")
-	s.Errors = d.rules(o, "errors", s.Effect, "commit_state", "retry_after")
-	s.SafeDetails = o.textMap("safe_details", "names to CEL expressions", d.safeDetail)
-	s.Response = o.choice("response", "", "envelope")
+	s.Errors = d.rules(o, "errors", s.Effect)
+	s.SafeDetails = o.textMap("safe_details", d.safeDetail)
+	s.Response = o.text("response", "")
 	s.Verify = d.verify(o, f, s)
-	s.IdempotencyKey = o.choice("idempotency_key", "operation", "operation", "per_attempt")
+	s.IdempotencyKey = o.text("idempotency_key", "operation")
 	s.IdempotentFor = o.duration("idempotent_for", 0, 0, 90*24*time.Hour)
 	s.Retry = d.retry(o, f.Defaults.Retry)
-	s.Allow = d.allow(o)
-	s.RequiresApproval = o.boolean("requires_approval", false)
-	s.Concurrency = int(o.whole("concurrency", 0, 1, math.MaxInt32))
-	s.Rate = d.rate(o)
-	s.MaxResultBytes = int(o.whole("max_result_bytes", defaultMaxResultBytes, 1, maxResultBytesMax))
-	s.PoisonAfter = int(o.whole("poison_after", int64(f.Defaults.PoisonAfter), 1, 1000))
+	s.Allow = d.allow(o.object("allow"))
+	s.RequiresApproval = o.boolean("requires_approval")
+	s.Concurrency = int(o.whole("concurrency", 0))
+	if r := o.object("rate"); r != nil {
+		s.Rate = &connector.Rate{PerSecond: r.number("per_second", 1), Scope: r.text("scope", "executor")}
+		s.Rate.Burst = int(r.whole("burst", int64(math.Ceil(s.Rate.PerSecond))))
+	}
+	s.MaxResultBytes = int(o.whole("max_result_bytes", defaultMaxResultBytes))
+	s.PoisonAfter = int(o.whole("poison_after", int64(f.Defaults.PoisonAfter)))
 	d.combinations(o, s)
 	d.args(o, s)
 	return s
@@ -95,16 +82,10 @@ func (d *decoder) combinations(o *object, s *connector.Spec) {
 }
 
 func (d *decoder) verify(tool *object, f *File, s *connector.Spec) *connector.VerifySpec {
-	p := tool.get("verify")
-	if p == nil {
-		return nil
-	}
-	o := d.object(p, tool.sub("verify"), "http", "nats", "mcp", "command", "committed", "not_committed", "disputed", "pending", "failed", "result",
-		"evidence_ref", "consistency_window", "timeout", "max_attempts", "always")
+	o := tool.object("verify")
 	if o == nil {
 		return nil
 	}
-	o.require("committed", "a CEL expression that is true when the lookup proves the write done")
 	v := &connector.VerifySpec{
 		Kind:      d.kind(o, f, true),
 		Committed: o.text("committed", ""), NotCommitted: o.text("not_committed", ""), Disputed: o.text("disputed", ""),
@@ -113,14 +94,14 @@ func (d *decoder) verify(tool *object, f *File, s *connector.Spec) *connector.Ve
 		// The key's presence is what counts: 0s says that the lookup sees every write at once.
 		HasWindow: o.get("consistency_window") != nil, ConsistencyWindow: o.duration("consistency_window", 0, 0, 30*24*time.Hour),
 		Timeout:     o.duration("timeout", s.Timeout, time.Millisecond, durationMost),
-		MaxAttempts: int(o.whole("max_attempts", defaultVerifyAttempts, 1, 1000)),
-		Always:      o.boolean("always", false),
+		MaxAttempts: int(o.whole("max_attempts", defaultVerifyAttempts)),
+		Always:      o.boolean("always"),
 	}
 	if v.HasWindow && !o.has("not_committed") {
 		d.warn(o.n.pair("consistency_window").place, "%s.consistency_window has no effect without not_committed: nothing can prove absence", o.path)
 	}
 	if h := v.Kind.HTTP; h != nil && !namesOperation(h, v.Committed, v.NotCommitted, v.Result) {
-		d.warn(p.place, "%s uses neither {operation_ref} nor {idempotency_key}: it may find another operation than the one that is looked up", o.path)
+		d.warn(o.at, "%s uses neither {operation_ref} nor {idempotency_key}: it may find another operation than the one that is looked up", o.path)
 	}
 	return v
 }
@@ -133,30 +114,16 @@ func namesOperation(h *connector.HTTPSpec, expressions ...string) bool {
 	})
 }
 
-// rules reads a list of conditions with the code that each stands for. more are the keys that a rule may have beside these.
-func (d *decoder) rules(of *object, key string, effect envelope.Effect, more ...string) []connector.Rule {
-	p := of.get(key)
-	if p == nil {
-		return nil
-	}
-	path, keys := of.sub(key), append([]string{"when", "code", "category"}, more...)
-	if p.value.kind != sequenceNode {
-		d.fail(p.value, "%s must be a list of rules {%s}, not %s", path, strings.Join(keys, ", "), p.value.describe())
-		return nil
-	}
-	var out []connector.Rule
-	for i, n := range p.value.items {
-		o := d.object(&pair{place: n.place, value: n}, path+index(i), keys...)
+// rules reads a list of conditions with the code that each stands for.
+func (d *decoder) rules(of *object, key string, effect envelope.Effect) (out []connector.Rule) {
+	for i, n := range of.items(key) {
+		o := d.object(&pair{place: n.place, value: n}, of.sub(key)+index(i))
 		if o == nil {
 			continue
 		}
-		o.require("when", "a CEL expression")
-		o.require("code", "one of the contract's codes or your own")
 		r := connector.Rule{
-			When: o.text("when", ""), Code: envelope.Code(o.text("code", "")),
-			Category:    envelope.Category(o.choice("category", "", "validation", "authorization", "conflict", "dependency", "internal")),
-			CommitState: envelope.CommitState(o.choice("commit_state", "", "not_committed", "committed", "unknown")),
-			RetryAfter:  o.text("retry_after", ""),
+			When: o.text("when", ""), Code: envelope.Code(o.text("code", "")), Category: envelope.Category(o.text("category", "")),
+			CommitState: envelope.CommitState(o.text("commit_state", "")), RetryAfter: o.text("retry_after", ""),
 		}
 		d.checkRule(o, r, effect)
 		out = append(out, r)
@@ -165,122 +132,41 @@ func (d *decoder) rules(of *object, key string, effect envelope.Effect, more ...
 }
 
 func (d *decoder) checkRule(o *object, r connector.Rule, effect envelope.Effect) {
-	if p := o.n.pair("code"); p != nil && r.Code != "" {
-		switch {
-		case !envelope.ValidCode(r.Code):
-			d.fail(p.value, "%s.code must be capitals, digits and _, 3 to 64 of them, the first a capital, not %s", o.path, quote(p.value.text))
-		case !envelope.Known(r.Code) && r.Category == "" && r.CommitState != envelope.Committed && !o.has("category"):
-			d.failAt(o.at, "%s needs category: %s is a code of your own, and the category says what follows from it", o.path, r.Code)
-		case envelope.Known(r.Code) && r.Category != "" && r.Category != envelope.RowFor(r.Code, effect).Category:
-			d.fail(o.n.pair("category").value, "%s.category: the category of %s is %s: remove category or use a code of your own",
-				o.path, r.Code, envelope.RowFor(r.Code, effect).Category)
-		}
+	switch {
+	case r.Code == "":
+	case !envelope.Known(r.Code) && r.CommitState != envelope.Committed && !o.has("category"):
+		d.failAt(o.at, "%s needs category: %s is a code of your own, and the category says what follows from it", o.path, r.Code)
+	case envelope.Known(r.Code) && r.Category != "" && r.Category != envelope.RowFor(r.Code, effect).Category:
+		d.fail(o.n.pair("category").value, "%s.category: the category of %s is %s: remove category or use a code of your own",
+			o.path, r.Code, envelope.RowFor(r.Code, effect).Category)
 	}
 	if r.CommitState == envelope.Unknown && effect == envelope.Read {
 		d.fail(o.n.pair("commit_state").value, "%s.commit_state: a read cannot be unknown, it is simply repeated: use not_committed", o.path)
 	}
 }
 
-var (
-	detailName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
-	ownDetails = []string{"verification_tool", "last_code", "run_outcome", "token_error"}
-)
+// ownDetails are those that the runtime sets.
+var ownDetails = []string{"verification_tool", "last_code", "run_outcome", "token_error"}
 
-func (d *decoder) safeDetail(p *pair, path, _ string) {
-	switch {
-	case !detailName.MatchString(p.key):
-		d.failAt(p.place, "%s: the name must be letters, digits and _, at most 64, the first no digit", path)
-	case slices.Contains(ownDetails, p.key):
+func (d *decoder) safeDetail(p *pair, path string) {
+	if slices.Contains(ownDetails, p.key) {
 		d.failAt(p.place, "%s is set by the runtime: use another name", path)
 	}
 }
 
-func (d *decoder) allow(tool *object) *connector.Allow {
-	p := tool.get("allow")
-	if p == nil {
-		return nil
-	}
-	o := d.object(p, tool.sub("allow"), "tenants", "actors")
+func (d *decoder) allow(o *object) *connector.Allow {
 	if o == nil {
 		return nil
 	}
 	if !o.has("tenants") && !o.has("actors") {
-		d.failAt(p.place, "%s names nobody: give tenants or actors, or remove allow to let everyone use the tool", o.path)
+		d.failAt(o.at, "%s names nobody: give tenants or actors, or remove allow to let everyone use the tool", o.path)
 	}
-	return &connector.Allow{
-		Tenants: o.texts("tenants", func(n *node, path, s string) {
-			if !identifier.MatchString(s) {
-				d.fail(n, "%s must be an identifier (%s), not %s", path, identifierRule, quote(n.text))
-			}
-		}),
-		Actors: o.texts("actors", func(n *node, path, s string) {
-			if s == "" || !isLabel(s) {
-				d.fail(n, "%s must be 1 to 256 bytes without control characters", path)
-			}
-			if strings.Contains(n.text, "*") {
-				d.warn(n.place, "%s is compared as it is written: * is no wildcard", path)
-			}
-		}),
-	}
-}
-
-func (d *decoder) rate(tool *object) *connector.Rate {
-	p := tool.get("rate")
-	if p == nil {
-		return nil
-	}
-	o := d.object(p, tool.sub("rate"), "per_second", "burst", "scope")
-	if o == nil {
-		return nil
-	}
-	o.require("per_second", "how many calls a second, for example 20 or 0.5")
-	r := &connector.Rate{PerSecond: o.number("per_second", 1, 0.001, 1e6), Scope: o.choice("scope", "executor", "executor", "fleet")}
-	r.Burst = int(o.whole("burst", int64(math.Ceil(r.PerSecond)), 1, 1_000_000))
-	return r
-}
-
-// schema reads a JSON Schema: any mapping, or true or false.
-func (o *object) schema(key string) any {
-	p := o.get(key)
-	if p == nil {
-		return nil
-	}
-	if n := p.value; n.kind != mappingNode && (n.kind != scalarNode || n.resolve() != boolScalar) {
-		o.d.fail(n, "%s must be a JSON Schema (a mapping), not %s", o.sub(key), n.describe())
-		return nil
-	}
-	return o.d.any(p.value, o.sub(key))
-}
-
-// any reads a value of any shape as encoding/json with UseNumber would.
-func (d *decoder) any(n *node, path string) any {
-	switch {
-	case n.broken:
-		return nil
-	case n.kind == mappingNode:
-		out := make(map[string]any, len(n.pairs))
-		for i := range n.pairs {
-			out[n.pairs[i].key] = d.any(n.pairs[i].value, path+"."+printable(n.pairs[i].key))
+	return &connector.Allow{Tenants: o.texts("tenants", nil), Actors: o.texts("actors", func(n *node, path, s string) {
+		if s == "" || !isLabel(s) {
+			d.fail(n, "%s must be 1 to 256 bytes without control characters", path)
 		}
-		return out
-	case n.kind == sequenceNode:
-		out := make([]any, len(n.items))
-		for i, item := range n.items {
-			out[i] = d.any(item, path+index(i))
+		if strings.Contains(n.text, "*") {
+			d.warn(n.place, "%s is compared as it is written: * is no wildcard", path)
 		}
-		return out
-	}
-	switch n.resolve() {
-	case nullScalar:
-		return nil
-	case boolScalar:
-		return n.isTrue()
-	case numberScalar:
-		return jsonNumber(n.text)
-	case noNumberScalar:
-		d.fail(n, "%s: %s is not the same number everywhere: write it in plain decimal digits, or in quotes if it is text", path, quote(n.text))
-		return nil
-	}
-	s, _ := d.expand(n, path)
-	return s
+	})}
 }

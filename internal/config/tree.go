@@ -2,68 +2,40 @@ package config
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/big"
 	"regexp"
 	"strings"
-)
+	"unicode"
+	"unicode/utf8"
 
-type nodeKind int
-
-const (
-	scalarNode nodeKind = iota
-	mappingNode
-	sequenceNode
-)
-
-func (n *node) describe() string {
-	switch {
-	case n.kind == mappingNode:
-		return "a mapping"
-	case n.kind == sequenceNode:
-		return "a list"
-	}
-	switch n.resolve() {
-	case nullScalar:
-		return "empty"
-	case boolScalar:
-		return "true or false"
-	case numberScalar, noNumberScalar:
-		return "a number"
-	}
-	return "text"
-}
-
-type scalarStyle int
-
-const (
-	plainStyle scalarStyle = iota
-	singleQuoted
-	doubleQuoted
-	literalBlock
-	foldedBlock
+	"go.yaml.in/yaml/v3"
 )
 
 // place is a position in the file, line and column from 1, columns in characters.
 type place struct{ line, col int }
 
-// node is one value of the file, whether it was written as YAML or as JSON.
+// node is one value of the file: a mapping, a list or a scalar.
 type node struct {
-	kind nodeKind
+	kind yaml.Kind
 	place
 	broken bool // refused already: whoever reads it takes the default and says nothing more
 
-	style scalarStyle
-	text  string // of a scalar: unquoted, with ${NAME} as written
-	// substituted are the values of variables and files that stand in the scalar's place, set when it is expanded. They tell
-	// what a message about this value must not show, and that columns inside it mean nothing.
+	style yaml.Style // of a scalar; 0 if it has no quotes
+	text  string     // of a scalar: unquoted, with ${NAME} as written
+	value string     // of a scalar: text with what ${NAME} stands for
+	// substituted are the values of variables and files that stand in the scalar's place. They tell what a message about this
+	// value must not show, and that columns inside it mean nothing.
 	substituted []string
 	files       []string // those of them that are files
 
 	// partial is set if a key of the mapping was refused: which one was meant, and so what is missing, is not known.
 	partial bool
-	pairs   []pair
-	index   map[string]int // of pairs, by key
-	items   []*node
+	// misspelt are known keys that an unknown one was probably meant to be: they are not reported as missing as well.
+	misspelt map[string]bool
+	pairs    []pair
+	index    map[string]int // of pairs, by key
+	items    []*node
 }
 
 // pair is one entry of a mapping.
@@ -93,6 +65,44 @@ func (d *decoder) add(to *node, p pair) {
 	to.pairs = append(to.pairs, p)
 }
 
+// each visits a value and what is in it.
+func (n *node) each(visit func(*node)) {
+	visit(n)
+	for _, p := range n.pairs {
+		p.value.each(visit)
+	}
+	for _, item := range n.items {
+		item.each(visit)
+	}
+}
+
+// describe says what a value is, for a message.
+func (n *node) describe() string {
+	switch {
+	case n.kind == yaml.MappingNode:
+		return "a mapping"
+	case n.kind == yaml.SequenceNode:
+		return "a list"
+	}
+	switch n.resolve() {
+	case nullScalar:
+		return "empty"
+	case boolScalar:
+		return "true or false"
+	case numberScalar, noNumberScalar:
+		return "a number"
+	}
+	return "text"
+}
+
+// asWritten is a value for a message: as in the file, never as the environment made it.
+func (n *node) asWritten() string {
+	if n.kind != yaml.ScalarNode || n.text == "" {
+		return n.describe()
+	}
+	return quote(n.text)
+}
+
 type scalarType int
 
 const (
@@ -114,9 +124,10 @@ var (
 	plainInteger = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 )
 
-// resolve reads a scalar by the core schema of YAML 1.2, where yes, no, on, off and dates are text.
+// resolve reads a scalar by the core schema of YAML 1.2, where yes, no, on, off and dates are text. (The tags of yaml.v3 are
+// those of YAML 1.1 in part: 017 is 15 there, 0b11 and 1_000 are numbers.)
 func (n *node) resolve() scalarType {
-	if n.style != plainStyle {
+	if n.style != 0 {
 		return stringScalar
 	}
 	switch n.text {
@@ -133,6 +144,8 @@ func (n *node) resolve() scalarType {
 	}
 	return stringScalar
 }
+
+func (n *node) isNull() bool { return n.kind == yaml.ScalarNode && n.resolve() == nullScalar }
 
 func (n *node) isTrue() bool { return strings.EqualFold(n.text, "true") }
 
@@ -156,4 +169,24 @@ func jsonNumber(text string) json.Number {
 		mantissa += "0"
 	}
 	return json.Number(mantissa + exponent)
+}
+
+// printable shortens a text of the file and makes it safe for a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, shortened(strings.ToValidUTF8(s, "?")))
+}
+
+func quote(s string) string { return fmt.Sprintf("%q", shortened(s)) }
+
+func shortened(s string) string {
+	const most = 80
+	if utf8.RuneCountInString(s) > most {
+		return string([]rune(s)[:most]) + "…"
+	}
+	return s
 }

@@ -1,6 +1,6 @@
 // Package schemadoc prints the documents that follow from the code: docs/codes.md from the table of codes, and a JSON
-// Schema for every message that other programs read or write. What it prints is checked in; a test fails when it is
-// stale.
+// Schema for every message that other programs read or write, and the one of the config file. What it prints is checked in;
+// a test fails when it is stale.
 package schemadoc
 
 //go:generate go run ./gen -root ../..
@@ -17,6 +17,7 @@ import (
 
 	"github.com/invopop/jsonschema"
 
+	"github.com/agentrun/executor/internal/config"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -63,7 +64,7 @@ func Files(root string) ([]File, error) {
 		}
 		files = append(files, File{Path: "docs/schema/" + m.name + ".json", Data: data})
 	}
-	return files, nil
+	return append(files, File{Path: "docs/schema/config.json", Data: config.Schema()}), nil
 }
 
 // Write makes every document and writes it below root.

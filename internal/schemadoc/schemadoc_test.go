@@ -204,7 +204,7 @@ func TestSchemasAreWhole(t *testing.T) {
 			t.Errorf("%s: %+v", f.Path, head)
 		}
 		for _, banned := range []string{`"additionalProperties": false`, `"enum": []`, `"enum": null`, `\u003`} {
-			if bytes.Contains(f.Data, []byte(banned)) {
+			if name != "config" && bytes.Contains(f.Data, []byte(banned)) { // a config with an unknown key is wrong
 				t.Errorf("%s has %s", f.Path, banned)
 			}
 		}

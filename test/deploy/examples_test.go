@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v3"
 )
 
 // schema compiles a schema of docs/schema.
@@ -50,6 +51,36 @@ func TestTheExampleJobFitsItsSchema(t *testing.T) {
 	}
 	if job.Validate(value) == nil {
 		t.Error("the schema takes anything")
+	}
+}
+
+// TestShippedConfigsFitTheSchema holds every config that is handed out to what an editor says of it.
+func TestShippedConfigsFitTheSchema(t *testing.T) {
+	shape, seen := schema(t, "config.json"), 0
+	for _, pattern := range []string{"deploy/config.yaml", "deploy/kubernetes/base/config.yaml", "examples/*/*.yaml", "internal/config/testdata/*.yaml"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var value any
+			if err := yaml.Unmarshal(text, &value); err != nil {
+				t.Fatal(err)
+			}
+			asJSON, err := json.Marshal(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			validate(t, shape, file, string(asJSON))
+			seen++
+		}
+	}
+	if seen < 9 {
+		t.Errorf("only %d configs", seen)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/agentrun/executor/internal/app"
 )
@@ -49,7 +49,7 @@ func kustomize(t *testing.T, dir string) map[string]object {
 	out := tool(t, nil, kubectl, "kustomize", "--load-restrictor", "LoadRestrictionsNone", "deploy/kubernetes/"+dir)
 	objects := map[string]object{}
 	for d := yaml.NewDecoder(strings.NewReader(out)); ; {
-		var o object
+		var o map[string]any
 		err := d.Decode(&o)
 		if errors.Is(err, io.EOF) {
 			return objects
@@ -57,7 +57,7 @@ func kustomize(t *testing.T, dir string) map[string]object {
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects[o.String()] = o
+		objects[object(o).String()] = o
 	}
 }
 
