@@ -9,15 +9,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/app"
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
 // alerts are the subjects of the alerts that are in the stream.
 func (s *stack) alerts() (subjects []string) {
-	for _, m := range s.messages(bus.AlertsStream, "agentrun.alerts.>") {
+	for _, m := range s.messages(topology.AlertsStream, "agentrun.alerts.>") {
 		subjects = append(subjects, m.Subject())
 	}
 	return subjects
@@ -127,7 +127,7 @@ func TestAssignThatWasCutOff(t *testing.T) {
 		return len(at) == 1 && at[0] == "agentrun.deadletters.acme.billing.r1"
 	})
 	bustest.Eventually(t, "the new owner is told", func() bool {
-		stream, err := s.js.Stream(t.Context(), bus.AlertsStream)
+		stream, err := s.js.Stream(t.Context(), topology.AlertsStream)
 		if err != nil {
 			return false
 		}

@@ -11,10 +11,11 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/agentrun/executor/internal/audit"
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/internal/operator"
 	"github.com/agentrun/executor/internal/reconcile"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -25,9 +26,9 @@ func Audit(ctx context.Context, c Connection, name string) (*audit.Report, error
 	o := c.bus(name)
 	o.Logger = slog.New(slog.DiscardHandler) // the error says it
 	var report *audit.Report
-	err := once(ctx, o, "the user auditor of deploy/nats/accounts.conf has it", func(ctx context.Context, conn *bus.Conn) (err error) {
+	err := once(ctx, o, "the user auditor of deploy/nats/accounts.conf has it", func(ctx context.Context, conn *streams.Conn) (err error) {
 		// Whoever serves waits for the streams; an audit of none would wait for ever.
-		if err := conn.Require(ctx, bus.ResultsStream, bus.LettersStream, bus.RunsStream); err != nil {
+		if err := conn.Require(ctx, topology.ResultsStream, topology.LettersStream, topology.RunsStream); err != nil {
 			return fmt.Errorf("%w (is this a user of the fleet's account, and has a reconciler been started?)", err)
 		}
 		report, err = audit.All(ctx, conn, conn, envelope.TimeOf(time.Now()))
@@ -49,7 +50,7 @@ const (
 
 // auditor looks at every record that was written, slowly and once each, for the metrics that must be zero.
 type auditor struct {
-	conn  *bus.Conn
+	conn  *streams.Conn
 	index *operator.Index
 	rc    *reconcile.Reconciler
 	log   *slog.Logger
@@ -66,7 +67,7 @@ type waitingLetter struct {
 	since   time.Time
 }
 
-func newAuditor(conn *bus.Conn, index *operator.Index, rc *reconcile.Reconciler, log *slog.Logger) *auditor {
+func newAuditor(conn *streams.Conn, index *operator.Index, rc *reconcile.Reconciler, log *slog.Logger) *auditor {
 	return &auditor{conn: conn, index: index, rc: rc, log: log, flags: map[run.ID]audit.Flags{}, broken: map[run.ID]bool{}, waiting: map[run.ID]waitingLetter{}}
 }
 

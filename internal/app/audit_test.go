@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/app"
-	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -56,7 +56,7 @@ func TestAudit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	results, err := s.js.Stream(t.Context(), bus.ResultsStream)
+	results, err := s.js.Stream(t.Context(), topology.ResultsStream)
 	if err == nil {
 		err = results.Purge(t.Context(), jetstream.WithPurgeSubject("agentrun.results.acme.c.run"))
 	}

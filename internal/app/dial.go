@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/streams"
 )
 
 // dialTimeout bounds one attempt to reach a server.
@@ -26,11 +27,11 @@ func Dial(c Connection, name string) (*nats.Conn, error) {
 
 // bus is what the flags of a connection stand for where the streams are used. Every connection to them is made from it, so
 // that no command can leave a flag out.
-func (c Connection) bus(name string) bus.Options {
-	return bus.Options{
+func (c Connection) bus(name string) streams.Options {
+	return streams.Options{Options: bus.Options{
 		URL: c.NATS, Name: name, Creds: c.Creds, TLSCA: c.TLSCA, TLSCert: c.TLSCert, TLSKey: c.TLSKey, InboxPrefix: c.Inbox,
 		API: c.API(),
-	}
+	}}
 }
 
 // API is whose JetStream the flags mean.

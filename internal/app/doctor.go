@@ -22,6 +22,7 @@ import (
 	"github.com/agentrun/executor/internal/config"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/connector"
 )
 
@@ -224,7 +225,7 @@ func (d *doctor) server(ctx context.Context, monitor string) {
 
 // ahead asks for a job that is not there, as an executor looks ahead in the queue.
 func (d *doctor) ahead(ctx context.Context, nc *nats.Conn) {
-	_, err := d.request(ctx, nc, d.API().Subject("DIRECT.GET."+bus.JobsStream), []byte(`{"last_by_subj":"agentrun.jobs.doctor.doctor.doctor"}`))
+	_, err := d.request(ctx, nc, d.API().Subject("DIRECT.GET."+topology.JobsStream), []byte(`{"last_by_subj":"agentrun.jobs.doctor.doctor.doctor"}`))
 	if err != nil {
 		d.find("fairness", Doubtful, "give this user the direct gets that deploy/nats/accounts.conf gives to executor; start an executor, which makes the stream answer them",
 			"the queue cannot be read ahead (%v): jobs are taken first come, first served, without regard to tenants and priority", err)
@@ -289,10 +290,10 @@ func (d *doctor) sync(ctx context.Context, monitor string) {
 
 func (d *doctor) consumers(ctx context.Context, js jetstream.JetStream) {
 	for _, queue := range d.Queues {
-		name := bus.ConsumerName(queue)
+		name := topology.ConsumerName(queue)
 		var c jetstream.Consumer
-		err := d.ask(ctx, d.API().Subject("CONSUMER.INFO."+bus.JobsStream+"."+name), func(ctx context.Context) (err error) {
-			c, err = js.Consumer(ctx, bus.JobsStream, name)
+		err := d.ask(ctx, d.API().Subject("CONSUMER.INFO."+topology.JobsStream+"."+name), func(ctx context.Context) (err error) {
+			c, err = js.Consumer(ctx, topology.JobsStream, name)
 			return err
 		})
 		switch {
@@ -303,7 +304,7 @@ func (d *doctor) consumers(ctx context.Context, js jetstream.JetStream) {
 		default:
 			info := c.CachedInfo()
 			if info.Paused {
-				d.find("queue "+queue, Ill, "nats consumer resume "+bus.JobsStream+" "+name+", and the same of "+bus.WakesStream, "its consumer is paused: nothing is delivered")
+				d.find("queue "+queue, Ill, "nats consumer resume "+topology.JobsStream+" "+name+", and the same of "+topology.WakesStream, "its consumer is paused: nothing is delivered")
 				continue
 			}
 			h := Well
@@ -339,7 +340,7 @@ func (d *doctor) permissions(ctx context.Context, nc *nats.Conn) {
 	}
 	d.mu.Lock()
 	for _, text := range d.refused {
-		if !strings.Contains(text, "doctor") && !strings.Contains(text, queuesSubject) && !strings.Contains(text, bus.HintSubject(rosterHint)) { // those are named already
+		if !strings.Contains(text, "doctor") && !strings.Contains(text, queuesSubject) && !strings.Contains(text, topology.HintSubject(rosterHint)) { // those are named already
 			missing = append(missing, text)
 		}
 	}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/operator"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 // queues asks a reconciler for queues that have jobs and that nobody pulls; those of this executor are consumers' part.
@@ -36,11 +36,11 @@ func (d *doctor) queues(ctx context.Context, nc *nats.Conn) {
 			continue
 		}
 		unpulled += q.Waiting
-		d.find("queue "+q.Queue, Doubtful, "start an executor with --queues "+q.Queue+"; if a publisher has misspelt the name: nats stream purge "+bus.JobsStream+" --subject "+"'agentrun.jobs."+q.Queue+".>'",
+		d.find("queue "+q.Queue, Doubtful, "start an executor with --queues "+q.Queue+"; if a publisher has misspelt the name: nats stream purge "+topology.JobsStream+" --subject "+"'agentrun.jobs."+q.Queue+".>'",
 			"%d jobs wait and no executor takes them", q.Waiting)
 	}
 	if reply.Unnamed > 0 {
-		d.find("queues", Doubtful, "nats stream subjects "+bus.JobsStream+" names them", "%d jobs are in queues that no executor takes", reply.Unnamed)
+		d.find("queues", Doubtful, "nats stream subjects "+topology.JobsStream+" names them", "%d jobs are in queues that no executor takes", reply.Unnamed)
 	} else if unpulled == 0 {
 		d.find("queues", Well, "", "no other queue has jobs that nobody takes")
 	}
@@ -79,7 +79,7 @@ func askQueues(ctx context.Context, nc *nats.Conn) (*operator.QueuesReply, error
 func (d *doctor) executors(ctx context.Context, nc *nats.Conn) {
 	all, err := askExecutors(ctx, nc)
 	if err != nil {
-		d.find("executors", Doubtful, "let this user publish and subscribe to "+bus.HintSubject(rosterHint)+" (deploy/nats/accounts.conf)", "which there are cannot be learned: %v", err)
+		d.find("executors", Doubtful, "let this user publish and subscribe to "+topology.HintSubject(rosterHint)+" (deploy/nats/accounts.conf)", "which there are cannot be learned: %v", err)
 		return
 	}
 	if len(all) == 0 {
@@ -110,7 +110,7 @@ const answersWithin = 500 * time.Millisecond
 func askExecutors(ctx context.Context, nc *nats.Conn) ([]offer, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	subject := bus.HintSubject(rosterHint)
+	subject := topology.HintSubject(rosterHint)
 	fleet := newOnlooker(func(data []byte) error { return nc.Publish(subject, data) })
 	sub, err := nc.SubscribeSync(subject)
 	if err != nil {

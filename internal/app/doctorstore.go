@@ -12,12 +12,13 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/generation"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 // generation says whether the store of runs is the one that this executor's journal knows, and whether the fleet waits for
 // journals.
 func (d *doctor) generation(ctx context.Context, nc *nats.Conn, js jetstream.JetStream) {
-	s, err := d.stream(ctx, js, bus.RunsStream)
+	s, err := d.stream(ctx, js, topology.RunsStream)
 	if err != nil {
 		return // streams has said so
 	}
@@ -26,13 +27,13 @@ func (d *doctor) generation(ctx context.Context, nc *nats.Conn, js jetstream.Jet
 	switch k := d.known; {
 	case k.Created.IsZero():
 	case !k.Created.Equal(info.Created):
-		d.find("store", Ill, fix, "%s is not the one that the journal knows: it was made anew", bus.RunsStream)
+		d.find("store", Ill, fix, "%s is not the one that the journal knows: it was made anew", topology.RunsStream)
 		return
 	case info.State.LastSeq < k.Seen:
-		d.find("store", Ill, fix, "%s has gone back: it ends at sequence %d, and this executor has seen %d", bus.RunsStream, info.State.LastSeq, k.Seen)
+		d.find("store", Ill, fix, "%s has gone back: it ends at sequence %d, and this executor has seen %d", topology.RunsStream, info.State.LastSeq, k.Seen)
 		return
 	}
-	m, err := d.request(ctx, nc, d.API().Subject("DIRECT.GET."+bus.RunsStream+".agentrun.runs._fleet."+generation.StateName), nil)
+	m, err := d.request(ctx, nc, d.API().Subject("DIRECT.GET."+topology.RunsStream+".agentrun.runs._fleet."+generation.StateName), nil)
 	if err != nil || m.Header.Get("Status") != "" {
 		if err != nil && !errors.Is(err, nats.ErrNoResponders) {
 			d.find("store", Doubtful, "give this user the direct gets of deploy/nats/accounts.conf", "whether the fleet waits for journals cannot be read: %v", err)
@@ -58,7 +59,7 @@ func (d *doctor) generation(ctx context.Context, nc *nats.Conn, js jetstream.Jet
 
 // jetstream reports whether anybody answers the API that the flags name. Who is not permitted to ask is told by streams.
 func (d *doctor) jetstream(ctx context.Context, js jetstream.JetStream) bool {
-	_, err := d.stream(ctx, js, bus.RunsStream)
+	_, err := d.stream(ctx, js, topology.RunsStream)
 	if !bus.Unanswered(err) {
 		return true
 	}
@@ -68,7 +69,7 @@ func (d *doctor) jetstream(ctx context.Context, js jetstream.JetStream) bool {
 
 // streams looks at every stream: is it there, has it the copies it must have, does it keep what it is given?
 func (d *doctor) streams(ctx context.Context, js jetstream.JetStream) {
-	for _, name := range []string{bus.JobsStream, bus.WakesStream, bus.RunsStream, bus.ResultsStream, bus.LettersStream, bus.AlertsStream} {
+	for _, name := range []string{topology.JobsStream, topology.WakesStream, topology.RunsStream, topology.ResultsStream, topology.LettersStream, topology.AlertsStream} {
 		s, err := d.stream(ctx, js, name)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
@@ -79,7 +80,7 @@ func (d *doctor) streams(ctx context.Context, js jetstream.JetStream) {
 			continue
 		}
 		info := s.CachedInfo()
-		if name == bus.RunsStream {
+		if name == topology.RunsStream {
 			off := time.Since(info.TimeStamp)
 			h := Well
 			if off.Abs() > clockOffMax {
@@ -106,14 +107,14 @@ func losing(c jetstream.StreamConfig) (faults []string) {
 			faults = append(faults, text)
 		}
 	}
-	kept := c.Name != bus.ResultsStream && c.Name != bus.AlertsStream // these two forget by age
+	kept := c.Name != topology.ResultsStream && c.Name != topology.AlertsStream // these two forget by age
 	fault(c.Storage != jetstream.FileStorage, "it is in memory only")
 	fault(c.NoAck, "it acknowledges nothing")
 	fault(kept && c.Discard != jetstream.DiscardNew, "when full it drops old messages")
 	fault(kept && c.MaxAge > 0, "its messages expire")
 	fault(!kept && c.MaxMsgs > 0, "it drops old messages by number")
-	fault((c.Name == bus.RunsStream || c.Name == bus.LettersStream) && c.MaxBytes > 0, "it is limited by bytes, so that an update may be refused")
-	fault(c.Name == bus.JobsStream && (c.AllowRollup || c.AllowMsgTTL || c.AllowMsgSchedules), "publishers may remove or schedule messages by a header")
-	fault((c.Name == bus.JobsStream || c.Name == bus.WakesStream) != (c.Retention == jetstream.WorkQueuePolicy), "its retention is not what it must be")
+	fault((c.Name == topology.RunsStream || c.Name == topology.LettersStream) && c.MaxBytes > 0, "it is limited by bytes, so that an update may be refused")
+	fault(c.Name == topology.JobsStream && (c.AllowRollup || c.AllowMsgTTL || c.AllowMsgSchedules), "publishers may remove or schedule messages by a header")
+	fault((c.Name == topology.JobsStream || c.Name == topology.WakesStream) != (c.Retention == jetstream.WorkQueuePolicy), "its retention is not what it must be")
 	return faults
 }

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/app"
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -141,7 +141,7 @@ func TestBulkReplayCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	replayed := func() (count int) {
-		for _, m := range s.messages(bus.RunsStream, "agentrun.runs.acme.>") {
+		for _, m := range s.messages(topology.RunsStream, "agentrun.runs.acme.>") {
 			if m.Headers().Get("Agentrun-Episode") == "2" {
 				count++
 			}

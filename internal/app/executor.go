@@ -13,10 +13,11 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/boottime"
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/child"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/observe"
+	"github.com/agentrun/executor/internal/queue"
+	"github.com/agentrun/executor/internal/streams"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -77,7 +78,7 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	}
 	defer conn.Close()
 	defer quit()
-	if err := p.setup(ctx, conn, c.NATS, streams(&c.Process, c.Queues...)); err != nil {
+	if err := p.setup(ctx, conn, c.NATS, wanted(&c.Process, c.Queues...)); err != nil {
 		return stopped(ctx, err)
 	}
 	twins, err := alone(ctx, conn, j, c.ID, p.log, twin)
@@ -125,7 +126,7 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 }
 
 // newWorker puts the worker together.
-func newWorker(c *ExecutorConfig, p *process, conn *bus.Conn, j *journal.Journal, tools *live, store worker.Store) *worker.Worker {
+func newWorker(c *ExecutorConfig, p *process, conn *streams.Conn, j *journal.Journal, tools *live, store worker.Store) *worker.Worker {
 	return worker.New(worker.Config{
 		ID: c.ID, Holder: j.Holder(), Lease: c.Lease, Concurrency: c.Concurrency, DrainTimeout: c.DrainTimeout,
 		PoisonAfter: tools.box().File.Defaults.PoisonAfter, Defaults: tools.defaults, Shares: tools.share,
@@ -161,10 +162,10 @@ func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
 		return err
 	}
 	o := busOptions(&c.Process, p, "executor journal restore", known.Seen, journalID(j))
-	return once(ctx, o, executorRights, func(ctx context.Context, conn *bus.Conn) error {
+	return once(ctx, o, executorRights, func(ctx context.Context, conn *streams.Conn) error {
 		making, cancel := context.WithTimeout(ctx, onceAway)
 		defer cancel()
-		if err := conn.Setup(making, streams(&c.Process, c.Queues...)); errors.Is(err, nats.ErrNoResponders) {
+		if err := conn.Setup(making, wanted(&c.Process, c.Queues...)); errors.Is(err, nats.ErrNoResponders) {
 			return fmt.Errorf("%w (has this user's account JetStream?)", err)
 		} else if err != nil {
 			return err
@@ -182,7 +183,7 @@ func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
 }
 
 // work settles the journal, pulls until ctx ends and drains.
-func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j *journal.Journal, w *worker.Worker, store *keptStore, fleet *fleetCount) error {
+func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *streams.Conn, j *journal.Journal, w *worker.Worker, store *keptStore, fleet *fleetCount) error {
 	if n := child.KillLeftovers(); n > 0 {
 		p.log.Warn("programs that tools had started outlived an executor, and are ended", "groups", n)
 	}
@@ -194,13 +195,13 @@ func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *bus.Conn, j
 		return err
 	}
 	defer stopHints()
-	claims, err := bus.OpenClaims(filepath.Join(c.Data, "claims"))
+	claims, err := queue.OpenClaims(filepath.Join(c.Data, "claims"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = claims.Close() }()
-	turns := bus.Turns{Shares: w.Shares(), Executors: fleet.all, Claims: claims, Unused: w.Unused}
-	puller, err := conn.NewPuller(c.Queues, turns, w.Deliver)
+	turns := queue.Turns{Shares: w.Shares(), Executors: fleet.all, Claims: claims, Unused: w.Unused}
+	puller, err := queue.New(conn.Conn, c.Queues, turns, w.Deliver)
 	if err != nil {
 		return err
 	}

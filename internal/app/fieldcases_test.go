@@ -11,12 +11,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"golang.org/x/sys/unix"
 
-	"github.com/nats-io/nats.go"
-
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 // Field case 14: the queue's consumer, then the stream of the letters are deleted while workers run. Neither is met with
@@ -27,15 +26,15 @@ func TestConsumerAndStreamAreDeleted(t *testing.T) {
 	s.executor("w1")
 	s.reconciler("r1")
 	s.fail("acme", "before")
-	if err := s.js.DeleteConsumer(t.Context(), bus.JobsStream, bus.ConsumerName("default")); err != nil {
+	if err := s.js.DeleteConsumer(t.Context(), topology.JobsStream, topology.ConsumerName("default")); err != nil {
 		t.Fatal(err)
 	}
 	s.fail("acme", "between")
-	if err := s.js.DeleteStream(t.Context(), bus.LettersStream); err != nil {
+	if err := s.js.DeleteStream(t.Context(), topology.LettersStream); err != nil {
 		t.Fatal(err)
 	}
 	bustest.Eventually(t, "the stream of the letters is there again", func() bool {
-		_, err := s.js.Stream(t.Context(), bus.LettersStream)
+		_, err := s.js.Stream(t.Context(), topology.LettersStream)
 		return err == nil
 	})
 	s.fail("acme", "after")
@@ -186,9 +185,9 @@ func TestParallelFailuresEndOnce(t *testing.T) {
 	if o.Outcome != "needs_human" || o.Reason != "external_outcome_unknown" {
 		t.Errorf("ended %+v", o)
 	}
-	bustest.Eventually(t, "an alert is raised", func() bool { return len(s.messages(bus.AlertsStream, "agentrun.alerts.>")) > 0 })
+	bustest.Eventually(t, "an alert is raised", func() bool { return len(s.messages(topology.AlertsStream, "agentrun.alerts.>")) > 0 })
 	s.op("deadletters.list", "acme", M{})
-	if ends, letters, alerts := s.outcomes("agentrun.results.acme.r1.run"), s.letters(), s.messages(bus.AlertsStream, "agentrun.alerts.>"); len(ends) != 1 || len(letters) != 1 || len(alerts) != 1 {
+	if ends, letters, alerts := s.outcomes("agentrun.results.acme.r1.run"), s.letters(), s.messages(topology.AlertsStream, "agentrun.alerts.>"); len(ends) != 1 || len(letters) != 1 || len(alerts) != 1 {
 		t.Errorf("%d ends, %d letters, %d alerts", len(ends), len(letters), len(alerts))
 	}
 	var l struct {

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/streams"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -93,7 +93,7 @@ func (f *fleetCount) tick(sharing bool) {
 
 // greet keeps the count until ctx ends and calls changed whenever it has changed. sharing says whether this executor has
 // calls to make whose rate is shared.
-func greet(ctx context.Context, conn *bus.Conn, name string, log *slog.Logger, sharing func() bool, changed func()) *fleetCount {
+func greet(ctx context.Context, conn *streams.Conn, name string, log *slog.Logger, sharing func() bool, changed func()) *fleetCount {
 	f := newFleetCount(name)
 	stop, err := conn.OnHint(fleetHint, func(id run.ID) { f.heard(id.Run, id.Tenant == greetBusy) })
 	if err != nil {

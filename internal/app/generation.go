@@ -10,9 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/generation"
 	"github.com/agentrun/executor/internal/journal"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -27,7 +28,7 @@ func journalID(j *journal.Journal) string {
 // since the last reconnect, and as the other executors have been heard.
 type keptStore struct {
 	*generation.Keeper
-	conn *bus.Conn
+	conn *streams.Conn
 }
 
 func (s keptStore) Current() (token string, ok bool) {
@@ -49,7 +50,7 @@ func (s keptStore) Leave(ctx context.Context) {
 }
 
 // talk lets the keeper and those of other processes hear one another until stop is called, which is after the last write.
-func talk(ctx context.Context, conn *bus.Conn, k *generation.Keeper) (stop func(), err error) {
+func talk(ctx context.Context, conn *streams.Conn, k *generation.Keeper) (stop func(), err error) {
 	deaf, err := conn.OnTold(rosterHint, k.Told)
 	if err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func talk(ctx context.Context, conn *bus.Conn, k *generation.Keeper) (stop func(
 }
 
 // keeper makes the keeper of generations of a process; j and restore are nil for a reconciler.
-func (p *process) keeper(c *Process, conn *bus.Conn, j *journal.Journal, restore func(context.Context) error) (*generation.Keeper, error) {
+func (p *process) keeper(c *Process, conn *streams.Conn, j *journal.Journal, restore func(context.Context) error) (*generation.Keeper, error) {
 	config := generation.Config{
 		ID: c.ID, Store: conn, Ready: p.ready, Log: p.log, Retention: c.RunRetention, Lost: p.observer.StoreLost,
 		Now: func() envelope.Time { return envelope.TimeNotBefore(conn.Clock().Upper()) }, Restore: restore,
@@ -92,15 +93,15 @@ func (p *process) keeper(c *Process, conn *bus.Conn, j *journal.Journal, restore
 	if err != nil {
 		return nil, err
 	}
-	conn.OnLook(func(st bus.Status) {
+	conn.OnLook(func(st streams.Status) {
 		look := generation.Look{
 			Asked: st.Asked, Created: st.Created, Last: st.Last, Losses: st.Losses, Loss: st.Loss,
 			State: st.Fleet[generation.StateName].Data, Member: st.Fleet[name].Seq,
 		}
-		if c := st.Changed; c != nil && c.What == bus.Settings && c.Stream == bus.RunsStream {
+		if c := st.Changed; c != nil && c.What == streams.Settings && c.Stream == topology.RunsStream {
 			look.Unfit = c.Error()
 		}
-		p.observer.StoreChanged(st.Changed != nil && st.Changed.What == bus.Settings, st.Changed != nil && st.Changed.What == bus.Paused)
+		p.observer.StoreChanged(st.Changed != nil && st.Changed.What == streams.Settings, st.Changed != nil && st.Changed.What == streams.Paused)
 		k.Together(conn.Server())
 		k.Looked(look)
 	})
@@ -115,8 +116,8 @@ func LostJournal(ctx context.Context, c Connection, journal string) error {
 	}
 	o := c.bus("executor journal lost")
 	o.Logger = slog.New(slog.DiscardHandler) // the error says it
-	return once(ctx, o, executorRights, func(ctx context.Context, conn *bus.Conn) error {
-		if err := conn.Require(ctx, bus.RunsStream); err != nil {
+	return once(ctx, o, executorRights, func(ctx context.Context, conn *streams.Conn) error {
+		if err := conn.Require(ctx, topology.RunsStream); err != nil {
 			return fmt.Errorf("%w (is this a user of the fleet's account, and has a reconciler been started?)", err)
 		}
 		return generation.Confirm(ctx, conn, journal, nil)

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/app"
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -172,7 +172,7 @@ func TestRecordsRemovedByHand(t *testing.T) {
 	s.reconciler("r1")
 	s.submitWrites()
 	s.onceEach()
-	stream, err := s.js.Stream(t.Context(), bus.RunsStream)
+	stream, err := s.js.Stream(t.Context(), topology.RunsStream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestRecordsThatExpireByHand(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	e, r := s.executor("e1"), s.reconciler("r1")
-	stream, err := s.js.Stream(t.Context(), bus.RunsStream)
+	stream, err := s.js.Stream(t.Context(), topology.RunsStream)
 	if err != nil {
 		t.Fatal(err)
 	}

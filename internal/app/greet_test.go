@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/streams"
 )
 
 // Four executors with calls to make come to know one another by their greetings, and forget one that has gone.
@@ -17,7 +18,7 @@ func TestGreetingsAreCounted(t *testing.T) {
 	var gone context.CancelFunc
 	for i := range counts {
 		name := fmt.Sprintf("w%d", i+1)
-		conn, err := bus.Connect(bus.Options{URL: server.URL, Name: name, Logger: slog.New(slog.DiscardHandler)})
+		conn, err := streams.Connect(streams.Options{Options: bus.Options{URL: server.URL, Name: name, Logger: slog.New(slog.DiscardHandler)}})
 		if err != nil {
 			t.Fatal(err)
 		}

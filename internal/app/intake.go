@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/observe"
+	"github.com/agentrun/executor/internal/streams"
 )
 
 // Intake stops while a store that running work needs is this full, so that what runs can always be finished; from half of
@@ -21,7 +21,7 @@ const (
 
 // room is what is known about the places where an executor writes.
 type room struct {
-	streams bus.Status
+	streams streams.Status
 	free    float64 // of the journal's disk, 0 to 1
 	failure error   // of the journal's last commit
 }
@@ -67,7 +67,7 @@ func (r room) queues() []observe.Queue {
 }
 
 // full says which of the streams that runs need has filled up to this part of its limit, in percent; "" for none.
-func full(s bus.Status, percent int64) string {
+func full(s streams.Status, percent int64) string {
 	if s.RunsMax > 0 && s.Runs*100 >= s.RunsMax*percent {
 		return fmt.Sprintf("%d runs are remembered, --max-runs is %d: raise it, or shorten --run-retention", s.Runs, s.RunsMax)
 	}
@@ -113,7 +113,7 @@ func (p *process) watchRoom(ctx context.Context, look func() room, pause func(bo
 }
 
 // roomOf looks at the streams and at the journal.
-func (p *process) roomOf(conn *bus.Conn, j *journal.Journal) func() room {
+func (p *process) roomOf(conn *streams.Conn, j *journal.Journal) func() room {
 	return func() room {
 		free, err := j.FreeSpace()
 		if failure := j.Err(); failure != nil {

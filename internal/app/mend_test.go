@@ -11,6 +11,7 @@ import (
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/streams"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -45,12 +46,12 @@ func TestEmbeddedServerIsMended(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go server.Mend(ctx, slog.New(slog.NewTextHandler(lines, nil)), 10*time.Millisecond)
-	conn, err := bus.Connect(bus.Options{URL: server.URL(), Logger: slog.New(slog.DiscardHandler), AttemptTimeout: 100 * time.Millisecond, StalledAfter: 300 * time.Millisecond})
+	conn, err := streams.Connect(streams.Options{Options: bus.Options{URL: server.URL(), Logger: slog.New(slog.DiscardHandler), AttemptTimeout: 100 * time.Millisecond, StalledAfter: 300 * time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	if err := conn.Setup(ctx, bus.Config{}); err != nil {
+	if err := conn.Setup(ctx, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	save := func(name string) error {

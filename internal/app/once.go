@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/streams"
 )
 
 // onceAway is how long a command that does one thing waits for a server that has gone, and for streams to be made; a test
@@ -19,7 +20,7 @@ var onceAway = 30 * time.Second
 
 // once runs do on a connection of a command. It ends, and says why, where no server answers, where the server is away for
 // onceAway, and as soon as the server refuses this user anything; rights says who has what is needed.
-func once(ctx context.Context, o bus.Options, rights string, do func(ctx context.Context, conn *bus.Conn) error) error {
+func once(ctx context.Context, o streams.Options, rights string, do func(ctx context.Context, conn *streams.Conn) error) error {
 	probe, err := Dial(Connection{NATS: o.URL, Creds: o.Creds, TLSCA: o.TLSCA, TLSCert: o.TLSCert, TLSKey: o.TLSKey, Inbox: o.InboxPrefix}, o.Name)
 	if err != nil {
 		return err
@@ -30,7 +31,7 @@ func once(ctx context.Context, o bus.Options, rights string, do func(ctx context
 	o.Refused = func(err error) {
 		cancel(fmt.Errorf("the server refuses this user what is needed (%s): %w", rights, err))
 	}
-	conn, err := bus.Connect(o)
+	conn, err := streams.Connect(o)
 	if err != nil {
 		return err
 	}
@@ -51,7 +52,7 @@ func once(ctx context.Context, o bus.Options, rights string, do func(ctx context
 }
 
 // gone returns why there has been no server for so long, or nil when ctx ends.
-func gone(ctx context.Context, conn *bus.Conn, away time.Duration) error {
+func gone(ctx context.Context, conn *streams.Conn, away time.Duration) error {
 	tick := time.NewTicker(away / 30)
 	defer tick.Stop()
 	for seen := time.Now(); ; {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/streams"
 )
 
 // A command that does one thing ends, with the reason, where no server listens, where the server refuses it something, and
@@ -69,7 +69,7 @@ func TestACommandEndsWithoutItsServer(t *testing.T) {
 	s := bustest.Start(t)
 	o := Connection{NATS: s.URL}.bus("test")
 	o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-	err := once(t.Context(), o, "x", func(ctx context.Context, conn *bus.Conn) error {
+	err := once(t.Context(), o, "x", func(ctx context.Context, conn *streams.Conn) error {
 		s.Stop()
 		<-ctx.Done()
 		return ctx.Err()

@@ -13,9 +13,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/internal/operator"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 const (
@@ -108,7 +109,7 @@ func (o *onlooker) follow(ctx context.Context, nc *nats.Conn, log *slog.Logger) 
 			}
 			if !told {
 				told = true
-				log.Warn("which executors there are is not known: this NATS user must publish and subscribe to " + bus.HintSubject(rosterHint))
+				log.Warn("which executors there are is not known: this NATS user must publish and subscribe to " + topology.HintSubject(rosterHint))
 			}
 			o.ask()
 		}
@@ -127,7 +128,7 @@ func pulling(executors []offer, queue string) (n int) {
 
 // queues is what operator calls and metrics say of the queues of jobs.
 type queues struct {
-	conn  *bus.Conn
+	conn  *streams.Conn
 	fleet *onlooker
 }
 
@@ -158,7 +159,7 @@ func (q queues) List(ctx context.Context) (list []operator.Queue, unnamed int64,
 }
 
 // watchQueues follows executors and queues until ctx ends.
-func (p *process) watchQueues(ctx context.Context, conn *bus.Conn) (queues, error) {
+func (p *process) watchQueues(ctx context.Context, conn *streams.Conn) (queues, error) {
 	q := queues{conn, newOnlooker(func(data []byte) error { return conn.Tell(rosterHint, data) })}
 	stop, err := conn.OnTold(rosterHint, q.fleet.told)
 	if stop == nil {

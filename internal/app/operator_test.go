@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 // Every call of contract §9 is found by nats micro, with schemas that compile.
@@ -394,11 +394,11 @@ func TestClaimsRaiseNoAlerts(t *testing.T) {
 		s.op("deadletters.claim", "acme", M{"by": "alice"})
 	}
 	s.fail("acme", "r4") // the fifth end is the burst
-	bustest.Eventually(t, "one alert", func() bool { return len(s.messages(bus.AlertsStream, "agentrun.alerts.>")) == 1 })
+	bustest.Eventually(t, "one alert", func() bool { return len(s.messages(topology.AlertsStream, "agentrun.alerts.>")) == 1 })
 	var a struct {
 		Count int `json:"count"`
 	}
-	if err := json.Unmarshal(s.messages(bus.AlertsStream, "agentrun.alerts.>")[0].Data(), &a); err != nil || a.Count != 5 {
+	if err := json.Unmarshal(s.messages(topology.AlertsStream, "agentrun.alerts.>")[0].Data(), &a); err != nil || a.Count != 5 {
 		t.Errorf("the alert counts %d ends: %v", a.Count, err)
 	}
 }
@@ -413,7 +413,7 @@ func TestSettledLetterThatComesBack(t *testing.T) {
 	s.fail("acme", "open")
 	s.fail("acme", "settled")
 	bustest.Eventually(t, "both letters are there", func() bool { return len(s.letters()) == 2 })
-	s.server.Rewind(bus.LettersStream, func() {
+	s.server.Rewind(topology.LettersStream, func() {
 		s.op("deadletters.discard", "acme", M{"run_id": "settled", "by": "alice", "reason": "x"})
 		bustest.Eventually(t, "one is gone", func() bool { return len(s.letters()) == 1 })
 	})

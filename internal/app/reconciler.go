@@ -45,7 +45,7 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 		cancel()
 		p.beside.Wait()
 	}()
-	if err := p.setup(ctx, conn, c.NATS, streams(&c.Process)); err != nil {
+	if err := p.setup(ctx, conn, c.NATS, wanted(&c.Process)); err != nil {
 		return stopped(ctx, err)
 	}
 	keeper, err := p.keeper(&c.Process, conn, nil, nil)

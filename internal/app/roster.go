@@ -14,7 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/streams"
 )
 
 // Executors tell one another which tools they have, so that a step whose tool this one does not know is left for one that
@@ -154,7 +154,7 @@ func (r *roster) heard(data []byte) (news bool) {
 }
 
 // gather listens to the others until ctx ends.
-func (r *roster) gather(ctx context.Context, conn *bus.Conn, log *slog.Logger) {
+func (r *roster) gather(ctx context.Context, conn *streams.Conn, log *slog.Logger) {
 	stop, err := conn.OnTold(rosterHint, func(data []byte) { r.heard(data) })
 	if err == nil {
 		err = r.announce()

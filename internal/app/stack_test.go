@@ -21,6 +21,8 @@ import (
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -292,7 +294,7 @@ func (s *stack) end(tenant, runID string, episode int) outcome {
 	s.t.Helper()
 	var o outcome
 	bustest.Eventually(s.t, fmt.Sprintf("run %s/%s ends episode %d", tenant, runID, episode), func() bool {
-		stream, err := s.js.Stream(s.t.Context(), bus.ResultsStream)
+		stream, err := s.js.Stream(s.t.Context(), topology.ResultsStream)
 		if err != nil {
 			return false
 		}
@@ -309,7 +311,7 @@ func (s *stack) end(tenant, runID string, episode int) outcome {
 func (s *stack) outcomes(filter string) []outcome {
 	s.t.Helper()
 	var out []outcome
-	for _, m := range s.messages(bus.ResultsStream, filter) {
+	for _, m := range s.messages(topology.ResultsStream, filter) {
 		var o outcome
 		if err := json.Unmarshal(m.Data(), &o); err != nil {
 			s.t.Fatal(err)
@@ -349,21 +351,21 @@ func (s *stack) messages(stream, filter string) []jetstream.Msg {
 // letters are the subjects of the letters that are in the stream.
 func (s *stack) letters() []string {
 	var out []string
-	for _, m := range s.messages(bus.LettersStream, "agentrun.deadletters.>") {
+	for _, m := range s.messages(topology.LettersStream, "agentrun.deadletters.>") {
 		out = append(out, m.Subject())
 	}
 	return out
 }
 
 // records are run records on a connection of the test's own, with the streams made.
-func (s *stack) records() (*record.Records, *bus.Conn) {
+func (s *stack) records() (*record.Records, *streams.Conn) {
 	s.t.Helper()
-	conn, err := bus.Connect(bus.Options{URL: s.server.URL, Name: "test"})
+	conn, err := streams.Connect(streams.Options{Options: bus.Options{URL: s.server.URL, Name: "test"}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(conn.Close)
-	if err := conn.Setup(s.t.Context(), bus.Config{Replicas: 1, RunRetention: time.Hour, MaxRuns: 1e6, MaxJobs: 1e6, MaxLetters: 1e6, AckWait: time.Minute}); err != nil {
+	if err := conn.Setup(s.t.Context(), streams.Config{Replicas: 1, RunRetention: time.Hour, MaxRuns: 1e6, MaxJobs: 1e6, MaxLetters: 1e6, AckWait: time.Minute}); err != nil {
 		s.t.Fatal(err)
 	}
 	return app.NewRecords(conn, time.Hour), conn

@@ -4,21 +4,21 @@ import (
 	"context"
 	"time"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/generation"
 	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/streams"
 	"github.com/agentrun/executor/internal/worker"
 )
 
 // NewRecords are the records on a connection.
-func NewRecords(conn *bus.Conn, retention time.Duration) *record.Records {
+func NewRecords(conn *streams.Conn, retention time.Duration) *record.Records {
 	return &record.Records{Store: conn, Clock: conn.Clock(), Retention: retention}
 }
 
 // NewStore tells the worker which store of records the connection has; it believes that the store keeps what it is given.
-func NewStore(conn *bus.Conn) worker.Store { return streamStore{conn} }
+func NewStore(conn *streams.Conn) worker.Store { return streamStore{conn} }
 
-type streamStore struct{ conn *bus.Conn }
+type streamStore struct{ conn *streams.Conn }
 
 // Current is known only while the streams have been looked at since the last reconnect.
 func (s streamStore) Current() (token string, ok bool) {
@@ -30,23 +30,23 @@ func (streamStore) Vanished(string) {}
 func (streamStore) Sent()           {}
 
 // newRecords are the records of a process on this connection.
-func newRecords(conn *bus.Conn, p *process, c *Process, t *live) *record.Records {
+func newRecords(conn *streams.Conn, p *process, c *Process, t *live) *record.Records {
 	t.messageMax = conn.MessageMax
 	rs := NewRecords(conn, c.RunRetention)
 	rs.MessageMax, rs.Secrets, rs.Observe = conn.MessageMax, t.secrets, p.observer
 	return rs
 }
 
-// streams is what the process wants of the streams; queues are those that it makes consumers for.
-func streams(c *Process, queues ...string) bus.Config {
-	return bus.Config{
+// wanted is what the process wants of the streams; queues are those that it makes consumers for.
+func wanted(c *Process, queues ...string) streams.Config {
+	return streams.Config{
 		Replicas: c.Replicas, RunRetention: c.RunRetention, MaxRuns: c.MaxRuns, MaxJobs: c.MaxJobs, MaxLetters: c.MaxLetters,
 		Queues: queues, AckWait: 2 * c.Lease,
 	}
 }
 
 // busOptions are those of a process's connection.
-func busOptions(c *Process, p *process, name string, seen uint64, fleet ...string) bus.Options {
+func busOptions(c *Process, p *process, name string, seen uint64, fleet ...string) streams.Options {
 	o := c.Connection.bus(name + " " + c.ID)
 	o.Logger, o.Fleet, o.Seen, o.Extra = p.log, append(fleet, generation.StateName), seen, c.NATSOptions
 	return o
@@ -54,8 +54,8 @@ func busOptions(c *Process, p *process, name string, seen uint64, fleet ...strin
 
 // connect begins to connect, for ever: a server that is away is a matter of readiness, not an error.
 // fleet names the records of the fleet that are followed, seen is the highest sequence of AGENTRUN_RUNS known from before.
-func connect(c *Process, p *process, name string, seen uint64, fleet ...string) (*bus.Conn, error) {
-	conn, err := bus.Connect(busOptions(c, p, name, seen, fleet...))
+func connect(c *Process, p *process, name string, seen uint64, fleet ...string) (*streams.Conn, error) {
+	conn, err := streams.Connect(busOptions(c, p, name, seen, fleet...))
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ const awayEvery = 30 * time.Second
 
 // setup makes or checks the streams, and says in the log while there is no server to do it on: a process that waits in
 // silence looks like one that works.
-func (p *process) setup(ctx context.Context, conn *bus.Conn, url string, want bus.Config) error {
+func (p *process) setup(ctx context.Context, conn *streams.Conn, url string, want streams.Config) error {
 	done := make(chan struct{})
 	defer close(done)
 	go func() {

@@ -14,8 +14,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/journal"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 // A journal has one owner: the lock on its file keeps a second process out on one machine. A machine or a disk that was
@@ -78,7 +79,7 @@ type twins struct {
 
 // alone makes sure that no other process is on a copy of the journal, and goes on watching until ctx ends; found is told
 // if one appears that was there first.
-func alone(ctx context.Context, conn *bus.Conn, j *journal.Journal, id string, log *slog.Logger, found func(error)) (*twins, error) {
+func alone(ctx context.Context, conn *streams.Conn, j *journal.Journal, id string, log *slog.Logger, found func(error)) (*twins, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, err
@@ -112,7 +113,7 @@ func alone(ctx context.Context, conn *bus.Conn, j *journal.Journal, id string, l
 	return t, nil
 }
 
-func (t *twins) subject() string { return bus.HintSubject(twinHint + t.journal) }
+func (t *twins) subject() string { return topology.HintSubject(twinHint + t.journal) }
 
 // works says that the start is over: from now on a process that starts is the second.
 func (t *twins) works() {

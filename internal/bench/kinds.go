@@ -13,9 +13,9 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/boottime"
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/internal/port"
+	pulling "github.com/agentrun/executor/internal/queue"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/budget"
@@ -56,7 +56,7 @@ func (b *bench) startAgentrun() working {
 		Records: app.NewRecords(b.conn, retention), Journal: b.journal, Tools: app.NewTools(registry), Hints: b.conn, Store: app.NewStore(b.conn),
 		Observe: observe.New(observe.Executor, "noop"), Ready: observe.NewReadiness(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
-	puller, err := b.conn.NewPuller([]string{queue}, bus.Turns{}, w.Deliver)
+	puller, err := pulling.New(b.conn.Conn, []string{queue}, pulling.Turns{}, w.Deliver)
 	if err != nil {
 		fail(err)
 	}
@@ -113,7 +113,7 @@ func (b *bench) startFloor() working {
 		fail(err)
 	}
 	var wg sync.WaitGroup
-	var puller *bus.Puller
+	var puller *pulling.Puller
 	one := func(d port.Delivery) {
 		defer wg.Done()
 		ctx := context.Background()
@@ -151,7 +151,7 @@ func (b *bench) startFloor() working {
 		puller.Want(1)
 	}
 	started := make(chan struct{})
-	puller, err = b.conn.NewPuller([]string{queue}, bus.Turns{}, func(d port.Delivery) {
+	puller, err = pulling.New(b.conn.Conn, []string{queue}, pulling.Turns{}, func(d port.Delivery) {
 		<-started
 		wg.Add(1)
 		go one(d)

@@ -25,6 +25,8 @@ import (
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/journal"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -42,7 +44,7 @@ type bench struct {
 	setup
 	dir       string
 	server    *natsserver.Server
-	conn      *bus.Conn
+	conn      *streams.Conn
 	publisher *nats.Conn
 	js        jetstream.JetStream
 	journal   *journal.Journal
@@ -89,11 +91,11 @@ func (b *bench) open() error {
 		return errors.New("the embedded server did not start")
 	}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	if b.conn, err = bus.Connect(bus.Options{Name: "bench", InProcess: b.server, Logger: quiet}); err != nil {
+	if b.conn, err = streams.Connect(streams.Options{Options: bus.Options{Name: "bench", InProcess: b.server, Logger: quiet}}); err != nil {
 		return err
 	}
 	ctx := context.Background()
-	if err := b.conn.Setup(ctx, bus.Config{Queues: []string{queue}, AckWait: 2 * lease}); err != nil {
+	if err := b.conn.Setup(ctx, streams.Config{Queues: []string{queue}, AckWait: 2 * lease}); err != nil {
 		return err
 	}
 	if b.publisher, err = nats.Connect("", nats.InProcessServer(b.server)); err != nil {
@@ -138,7 +140,7 @@ func (b *bench) fill() error {
 	ctx := context.Background()
 	for i := range b.backlog {
 		for {
-			_, err := b.js.PublishMsgAsync(&nats.Msg{Subject: bus.JobSubject(queue, id(i)), Data: job(i)})
+			_, err := b.js.PublishMsgAsync(&nats.Msg{Subject: topology.JobSubject(queue, id(i)), Data: job(i)})
 			if err == nil {
 				break
 			}
@@ -189,7 +191,7 @@ func (b *bench) drain() (Sample, error) {
 		return s, err
 	}
 	w.stop()
-	if n := b.stream(bus.ResultsStream).State.Msgs; n != uint64(2*b.backlog) {
+	if n := b.stream(topology.ResultsStream).State.Msgs; n != uint64(2*b.backlog) {
 		return s, fmt.Errorf("%d outcomes of %d jobs, wanted two each", n, b.backlog)
 	}
 	return s, nil
@@ -207,7 +209,7 @@ func (b *bench) oneAtATime() (Sample, error) {
 	took := make([]time.Duration, 0, n)
 	for i := range warm + n {
 		began := time.Now()
-		if err := b.publisher.Publish(bus.JobSubject(queue, id(i)), job(i)); err != nil {
+		if err := b.publisher.Publish(topology.JobSubject(queue, id(i)), job(i)); err != nil {
 			return Sample{}, err
 		}
 		if _, err := sub.NextMsg(10 * time.Second); err != nil {
@@ -231,7 +233,7 @@ func (b *bench) stream(name string) *jetstream.StreamInfo {
 }
 
 func (b *bench) left() uint64 {
-	s, err := b.js.Stream(context.Background(), bus.JobsStream)
+	s, err := b.js.Stream(context.Background(), topology.JobsStream)
 	if err != nil {
 		return 1
 	}
@@ -240,8 +242,8 @@ func (b *bench) left() uint64 {
 
 // writes counts the acknowledged JetStream writes so far, jobs left out.
 func (b *bench) writes() uint64 {
-	return b.stream(bus.RunsStream).State.LastSeq + b.stream(bus.ResultsStream).State.LastSeq + b.stream(bus.WakesStream).State.LastSeq +
-		b.stream(bus.LettersStream).State.LastSeq
+	return b.stream(topology.RunsStream).State.LastSeq + b.stream(topology.ResultsStream).State.LastSeq + b.stream(topology.WakesStream).State.LastSeq +
+		b.stream(topology.LettersStream).State.LastSeq
 }
 
 func (b *bench) startProfile() (func(), error) {

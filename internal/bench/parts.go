@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 // Figure is one measured number of a fleet.
@@ -98,6 +98,6 @@ func number(v float64) string {
 
 // jobs is how many jobs wait or are being worked on.
 func (w *world) jobs() (uint64, error) {
-	s, err := w.state(bus.JobsStream)
+	s, err := w.state(topology.JobsStream)
 	return s.Msgs, err
 }

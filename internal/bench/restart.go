@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 const (
@@ -135,7 +135,7 @@ func (b *parts) fillStore(w *world, r, e *process, ended, waiting, letters int) 
 type size struct{ messages, bytes uint64 }
 
 func (w *world) sizes() (s size, err error) {
-	for _, name := range []string{bus.RunsStream, bus.ResultsStream, bus.LettersStream} {
+	for _, name := range []string{topology.RunsStream, topology.ResultsStream, topology.LettersStream} {
 		var state jetstream.StreamState
 		if state, err = w.state(name); err != nil {
 			return s, err

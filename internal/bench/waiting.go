@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 // Of the waiting runs.
@@ -144,7 +144,7 @@ func latencies(worlds [2]*world) (took [2][]float64, err error) {
 		for i, w := range worlds {
 			w.published++
 			began := time.Now()
-			msg := &nats.Msg{Subject: bus.JobSubject(queue, id(w.published)), Data: jobFor(w.published, "noop", noopArgs)}
+			msg := &nats.Msg{Subject: topology.JobSubject(queue, id(w.published)), Data: jobFor(w.published, "noop", noopArgs)}
 			if err := w.nc.PublishMsg(msg); err != nil {
 				return took, err
 			}

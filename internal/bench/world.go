@@ -18,6 +18,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 // world is a NATS server with executors and reconcilers, each a process of its own, talking TCP; and this process's
@@ -94,14 +96,14 @@ func (w *world) open(bin string, serverFlags []string) error {
 		return err
 	}
 	w.processes = append(w.processes, server)
-	conn, err := bus.Connect(bus.Options{URL: w.url, Name: "bench", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	conn, err := streams.Connect(streams.Options{Options: bus.Options{URL: w.url, Name: "bench", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}})
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if err := conn.Setup(ctx, bus.Config{Queues: []string{queue}, AckWait: 2 * lease}); err != nil {
+	if err := conn.Setup(ctx, streams.Config{Queues: []string{queue}, AckWait: 2 * lease}); err != nil {
 		return err
 	}
 	if w.nc, err = nats.Connect(w.url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond)); err != nil {
@@ -175,7 +177,7 @@ func (w *world) restartServer() (err error) {
 	}
 	w.processes[0] = server
 	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-		if _, err = w.state(bus.RunsStream); err == nil || time.Since(began) > time.Minute {
+		if _, err = w.state(topology.RunsStream); err == nil || time.Since(began) > time.Minute {
 			return err
 		}
 	}
@@ -213,7 +215,7 @@ func (now spent) since(before spent, n float64) (all float64, each map[string]fl
 func (w *world) publish(n int, tool, args string) error {
 	for range n {
 		w.published++
-		msg := &nats.Msg{Subject: bus.JobSubject(queue, id(w.published)), Data: jobFor(w.published, tool, args)}
+		msg := &nats.Msg{Subject: topology.JobSubject(queue, id(w.published)), Data: jobFor(w.published, tool, args)}
 		for {
 			_, err := w.js.PublishMsgAsync(msg)
 			if err == nil {
@@ -253,7 +255,7 @@ func (w *world) state(name string) (jetstream.StreamState, error) {
 // wait returns once no more than left jobs wait or are being worked on.
 func (w *world) wait(left uint64) error {
 	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-		s, err := w.state(bus.JobsStream)
+		s, err := w.state(topology.JobsStream)
 		if err == nil && s.Msgs <= left {
 			return nil
 		}

@@ -12,10 +12,11 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 )
 
-// storedMessage is a message of a stream, as its leader has it.
-type storedMessage struct {
+// Stored is a message of a stream, as its leader has it.
+type Stored struct {
 	Subject string
 	Seq     uint64
 	Time    time.Time
@@ -31,7 +32,7 @@ type getRequest struct {
 }
 
 // get reads at the leader: never the direct API, which any replica answers.
-func (c *Conn) get(ctx context.Context, stream string, ask getRequest) (*storedMessage, error) {
+func (c *Conn) get(ctx context.Context, stream string, ask getRequest) (*Stored, error) {
 	var reply struct {
 		Message *struct {
 			Subject string    `json:"subject"`
@@ -41,14 +42,14 @@ func (c *Conn) get(ctx context.Context, stream string, ask getRequest) (*storedM
 			Time    time.Time `json:"time"`
 		} `json:"message"`
 	}
-	if err := c.api(ctx, "STREAM.MSG.GET."+stream, ask, &reply); err != nil {
+	if err := c.Ask(ctx, "STREAM.MSG.GET."+stream, ask, &reply); err != nil {
 		return nil, err
 	}
 	m := reply.Message
 	if m == nil {
 		return nil, fmt.Errorf("%w: empty answer", port.ErrNotFound)
 	}
-	out := &storedMessage{Subject: m.Subject, Seq: m.Seq, Time: m.Time, Data: m.Data}
+	out := &Stored{Subject: m.Subject, Seq: m.Seq, Time: m.Time, Data: m.Data}
 	if len(m.Header) > 0 {
 		var err error
 		if out.Header, err = nats.DecodeHeadersMsg(m.Header); err != nil {
@@ -60,16 +61,33 @@ func (c *Conn) get(ctx context.Context, stream string, ask getRequest) (*storedM
 
 // last reads the last message of a subject at the leader. Where the stream has one replica that is the leader, and the
 // direct API, which answers without JSON, costs a third.
-func (c *Conn) last(ctx context.Context, stream, subject string) (*storedMessage, error) {
-	if !c.single.Load() {
+func (c *Conn) last(ctx context.Context, stream, subject string) (*Stored, error) {
+	if !c.opts.Keeper.Single() {
 		return c.get(ctx, stream, getRequest{LastBySubject: subject})
 	}
 	return c.direct(ctx, stream+"."+subject, nil)
 }
 
+// DirectGet reads a message by the direct API: that of a sequence, or, with a filter, the first from it on that matches.
+// port.ErrNotFound.
+func (c *Conn) DirectGet(ctx context.Context, stream string, seq uint64, filter string) (*Stored, error) {
+	ask, err := json.Marshal(getRequest{Seq: seq, NextBySubject: filter})
+	if err != nil {
+		return nil, err
+	}
+	return c.direct(ctx, stream, ask)
+}
+
+// Request makes a request of the JetStream API and returns its first answer as it is.
+func (c *Conn) Request(ctx context.Context, request string, body []byte) (*nats.Msg, error) {
+	p := c.ask(request, body)
+	defer p.close()
+	return p.await(ctx)
+}
+
 // direct asks the direct API of a stream for one message; port.ErrNotFound if it is not there. Any replica answers, and it may be
 // behind. of is the stream, or stream and subject.
-func (c *Conn) direct(ctx context.Context, of string, ask []byte) (*storedMessage, error) {
+func (c *Conn) direct(ctx context.Context, of string, ask []byte) (*Stored, error) {
 	p := c.ask("DIRECT.GET."+of, ask)
 	defer p.close()
 	for {
@@ -78,7 +96,7 @@ func (c *Conn) direct(ctx context.Context, of string, ask []byte) (*storedMessag
 			return nil, err
 		}
 		if reply.Header.Get("Nats-Sequence") != "" {
-			return directMessage(reply)
+			return DirectMessage(reply)
 		}
 		if reply.Header.Get("Status") == "404" {
 			return nil, port.ErrNotFound
@@ -94,8 +112,8 @@ var added = []string{
 	"Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence",
 }
 
-// directMessage reads an answer of the direct API.
-func directMessage(m *nats.Msg) (*storedMessage, error) {
+// DirectMessage reads an answer of the direct API.
+func DirectMessage(m *nats.Msg) (*Stored, error) {
 	subject := m.Header.Get("Nats-Subject")
 	seq, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
 	if err != nil {
@@ -108,17 +126,17 @@ func directMessage(m *nats.Msg) (*storedMessage, error) {
 	for _, name := range added {
 		delete(m.Header, name)
 	}
-	return &storedMessage{Subject: subject, Seq: seq, Time: at.UTC(), Header: m.Header, Data: m.Data}, nil
+	return &Stored{Subject: subject, Seq: seq, Time: at.UTC(), Header: m.Header, Data: m.Data}, nil
 }
 
 // LastLetter is the sequence of the last letter of a tenant ("": of all), said by the leader; 0 for none.
 func (c *Conn) LastLetter(ctx context.Context, tenant string) (uint64, error) {
-	return c.lastSequence(ctx, LettersStream, within(lettersPrefix, tenant))
+	return c.lastSequence(ctx, topology.LettersStream, within(topology.Letters, tenant))
 }
 
 // LastRun is LastLetter for the records.
 func (c *Conn) LastRun(ctx context.Context, tenant string) (uint64, error) {
-	return c.lastSequence(ctx, RunsStream, within(runsPrefix, tenant))
+	return c.lastSequence(ctx, topology.RunsStream, within(topology.Runs, tenant))
 }
 
 // within matches all subjects of a tenant below a prefix; "" is every tenant.
@@ -153,7 +171,7 @@ func (c *Conn) subjects(ctx context.Context, stream, filter string, fn func(subj
 				Subjects map[string]uint64 `json:"subjects"`
 			} `json:"state"`
 		}
-		if err := c.api(ctx, "STREAM.INFO."+stream, ask, &page); err != nil {
+		if err := c.Ask(ctx, "STREAM.INFO."+stream, ask, &page); err != nil {
 			return err
 		}
 		for subject := range page.State.Subjects {
@@ -165,18 +183,18 @@ func (c *Conn) subjects(ctx context.Context, stream, filter string, fn func(subj
 	}
 }
 
-// deleteMessage removes a message by its sequence; port.ErrNotFound if the sequence is gone already.
-func (c *Conn) deleteMessage(ctx context.Context, stream string, seq uint64) error {
+// Remove removes a message by its sequence; port.ErrNotFound if the sequence is gone already.
+func (c *Conn) Remove(ctx context.Context, stream string, seq uint64) error {
 	ask := struct {
 		Seq     uint64 `json:"seq"`
 		NoErase bool   `json:"no_erase"`
 	}{seq, true}
-	return c.api(ctx, "STREAM.MSG.DELETE."+stream, ask, nil)
+	return c.Ask(ctx, "STREAM.MSG.DELETE."+stream, ask, nil)
 }
 
-// api makes a request of the JetStream API, for example STREAM.INFO.AGENTRUN_RUNS. It asks again while the answer is that there is no leader or no stream:
+// Ask makes a request of the JetStream API, for example STREAM.INFO.AGENTRUN_RUNS. It asks again while the answer is that there is no leader or no stream:
 // both pass by themselves, the latter because the keeper makes it again.
-func (c *Conn) api(ctx context.Context, request string, ask, answer any) error {
+func (c *Conn) Ask(ctx context.Context, request string, ask, answer any) error {
 	var body []byte
 	if ask != nil {
 		var err error
@@ -207,7 +225,7 @@ func (c *Conn) api(ctx context.Context, request string, ask, answer any) error {
 		case r.ErrCode == codeDeleteFailed:
 			return fmt.Errorf("%w: %s", port.ErrNotFound, r.Description)
 		case r.ErrCode == codeStreamNotFound:
-			c.keeper.check()
+			c.CheckStreams()
 		case !r.passing():
 			return r.err()
 		}

@@ -52,9 +52,9 @@ func (c *Clock) sample(ts time.Time, sent, received time.Duration) {
 // jumpLeast is from when on it is said that the server's clock was set; servers of a cluster differ by less.
 const jumpLeast = time.Second
 
-// heard says that the server's clock showed ts before now: a message that it stored then has come. One that is later than
+// Heard says that the server's clock showed ts before now: a message that it stored then has come. One that is later than
 // the server's clock can be is of another server, or the clock was set: the next sample tells.
-func (c *Clock) heard(ts time.Time) {
+func (c *Clock) Heard(ts time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.samples == 0 {

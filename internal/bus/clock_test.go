@@ -58,7 +58,7 @@ func TestClockHearsMessages(t *testing.T) {
 	var local time.Duration
 	c := Clock{now: func() time.Duration { return local }}
 	server := time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC)
-	c.heard(server)
+	c.Heard(server)
 	if c.Known() {
 		t.Fatal("a message alone says nothing about an upper bound")
 	}
@@ -66,7 +66,7 @@ func TestClockHearsMessages(t *testing.T) {
 	local = 200 * time.Millisecond
 	upper := c.Upper()
 	for _, stored := range []time.Duration{150 * time.Millisecond, 100 * time.Millisecond, time.Minute, -time.Hour} {
-		c.heard(server.Add(stored))
+		c.Heard(server.Add(stored))
 		if got := c.Lower(); !got.Equal(server.Add(150*time.Millisecond)) || !c.Upper().Equal(upper) {
 			t.Fatalf("after a message of %s: lower %s upper %s", stored, got.Sub(server), c.Upper().Sub(server))
 		}
@@ -74,7 +74,7 @@ func TestClockHearsMessages(t *testing.T) {
 	// However many messages come, the bounds open by the drift.
 	for range 10_000 {
 		local += time.Millisecond / 10
-		c.heard(c.Lower().Add(1))
+		c.Heard(c.Lower().Add(1))
 	}
 	if got := c.Upper().Sub(upper.Add(time.Second)); got < time.Millisecond*9/10 {
 		t.Fatalf("after a second of messages the upper bound has moved by %s beside the clock, wanted 1 ms", got)
@@ -87,13 +87,13 @@ func TestParseReply(t *testing.T) {
 		"$JS.ACK.hub.hash.AGENTRUN_JOBS.executor-q.2.7.5.1900000000000000123.4",
 		"$JS.ACK._.hash.AGENTRUN_JOBS.executor-q.2.7.5.1900000000000000123.4.random",
 	} {
-		m, ok := parseReply(reply)
-		if !ok || m.delivered != 2 || m.stream != 7 || m.consumer != 5 || m.pending != 4 || m.at.UnixNano() != 1900000000000000123 {
+		m, ok := ParseReply(reply)
+		if !ok || m.Delivered != 2 || m.Stream != 7 || m.Consumer != 5 || m.Pending != 4 || m.At.UnixNano() != 1900000000000000123 {
 			t.Errorf("%s: %+v %v", reply, m, ok)
 		}
 	}
 	for _, reply := range []string{"", "_INBOX.a.b", "$JS.ACK.a.b", "$JS.ACK.a.b.c.d.e.f.g", "$JS.FC.a.b.c"} {
-		if m, ok := parseReply(reply); ok {
+		if m, ok := ParseReply(reply); ok {
 			t.Errorf("%s: %+v", reply, m)
 		}
 	}
@@ -116,16 +116,6 @@ func TestParseAck(t *testing.T) {
 	for _, garbage := range []string{"", "{}", `{"seq":}`, `{"error":1}`, "not json"} {
 		if _, refused, ok := parseAck([]byte(garbage)); ok || refused != nil {
 			t.Errorf("%q is taken for an answer", garbage)
-		}
-	}
-}
-
-func TestLimitsOfReplicatedStreams(t *testing.T) {
-	for _, n := range []int64{1, 2, 9, 10, 11, 19, 20, 21, 1000, 4_000_000} {
-		for _, replicas := range []int{1, 3} {
-			if got := ourLimit(serverLimit(n, replicas), replicas); got != n {
-				t.Errorf("%d with %d replicas comes back as %d", n, replicas, got)
-			}
 		}
 	}
 }

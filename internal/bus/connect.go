@@ -1,3 +1,9 @@
+// Package bus is the connection to NATS and what it stores by compare-and-set: the run records, numbered results, letters,
+// alerts, large results, wakes and hints, the watches of them, and the clock. internal/streams keeps its streams there, and
+// internal/queue pulls from it; both ask it, and it knows neither.
+//
+// It keeps no truth of its own. Each method says what is durable when it returns, whether it may be called
+// concurrently, and which errors a caller branches on. Everything is safe for concurrent use unless it says otherwise.
 package bus
 
 import (
@@ -7,7 +13,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -62,8 +67,7 @@ type Options struct {
 
 	API API // whose JetStream has the streams; the zero value is that of the account and server
 
-	Fleet []string // names of records of the fleet that every look at the streams reads
-	Seen  uint64   // the highest sequence of AGENTRUN_RUNS that is known from before; a server that shows less has gone back
+	Keeper Keeper // of the streams; nil: nobody keeps them
 
 	InboxPrefix string        // default _INBOX
 	Extra       []nats.Option // applied first, so that what this package relies on wins
@@ -85,7 +89,6 @@ var (
 	_ port.Store = (*Conn)(nil)
 	_ port.Fleet = (*Conn)(nil)
 	_ port.Watch = (*Conn)(nil)
-	_ port.Scan  = (*Conn)(nil)
 	_ port.Waker = (*Conn)(nil)
 )
 
@@ -105,18 +108,9 @@ type Conn struct {
 	closed  chan struct{} // closed for good
 	denial  error         // the latest
 	closing bool
-	config  Config // of Setup
-	ready   bool   // Setup has succeeded
-	status  Status
-	looked  []func(Status)
-	doubts  uint64          // how often what the last look found was thrown away
-	looking sync.Mutex      // one look at a time, so that followers are told in order
 	why     string          // the last attempt to connect failed, "" while there is a connection
 	whys    map[string]bool // all that the log has named since there was one
-	single  atomic.Bool     // the streams have one replica each
-	seen    atomic.Uint64   // the highest sequence of AGENTRUN_RUNS
 
-	keeper *keeper
 	clock  Clock
 	stalls stalls
 }
@@ -130,6 +124,9 @@ func Connect(o Options) (*Conn, error) {
 	if o.AttemptTimeout <= 0 {
 		o.AttemptTimeout = 2 * time.Second
 	}
+	if o.Keeper == nil {
+		o.Keeper = unkept{}
+	}
 	if o.StalledAfter <= 0 {
 		o.StalledAfter = stalledAfter
 	}
@@ -138,8 +135,6 @@ func Connect(o Options) (*Conn, error) {
 		changed: make(chan struct{}), gone: make(chan struct{}), made: make(chan struct{}), denied: make(chan struct{}),
 		closed: make(chan struct{}),
 	}
-	c.seen.Store(o.Seen)
-	c.keeper = newKeeper(c)
 	c.clock.now = boottime.Now
 	c.stalls.connected(time.Now())
 	c.mux = newMux(o.AttemptTimeout)
@@ -157,7 +152,6 @@ func Connect(o Options) (*Conn, error) {
 		nc.Close()
 		return nil, fmt.Errorf("bus: connect: %w", err)
 	}
-	go c.keeper.run()
 	return c, nil
 }
 
@@ -196,7 +190,7 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 			}
 			c.mux.loseAll()
 			c.signal(&c.gone)
-			c.forget() // whoever comes back may have another store
+			c.opts.Keeper.Forget() // whoever comes back may have another store
 			c.stateChanged()
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { c.stateChanged() }),
@@ -237,8 +231,15 @@ func (c *Conn) natsOptions(o Options) []nats.Option {
 	return opts
 }
 
-// NATS returns the underlying connection, for the micro service and the NATS tools.
-func (c *Conn) NATS() *nats.Conn { return c.nc }
+// NATS returns the underlying connection, JetStream the library's view of what API names, Log the log.
+func (c *Conn) NATS() *nats.Conn               { return c.nc }
+func (c *Conn) JetStream() jetstream.JetStream { return c.js }
+func (c *Conn) API() API                       { return c.opts.API }
+func (c *Conn) Log() *slog.Logger              { return c.log }
+
+// Server names the server process at the other end; empty while there is none. A server that is started anew has another
+// name.
+func (c *Conn) Server() string { return c.nc.ConnectedServerId() }
 
 // Close ends everything that was started on the connection. Calls in flight return ErrUnsettled or ErrClosed.
 func (c *Conn) Close() {
@@ -256,7 +257,6 @@ func (c *Conn) Close() {
 	}
 	c.mux.stop()
 	c.nc.Close()
-	c.keeper.wait()
 }
 
 func (c *Conn) isClosing() bool {
@@ -268,7 +268,7 @@ func (c *Conn) isClosing() bool {
 // stateChanged wakes everyone who waits for the connection.
 func (c *Conn) stateChanged() {
 	c.signal(&c.changed)
-	c.keeper.check()
+	c.CheckStreams()
 }
 
 // signal wakes everyone who waits on one of the connection's channels.
@@ -278,6 +278,18 @@ func (c *Conn) signal(ch *chan struct{}) {
 	close(*ch)
 	*ch = make(chan struct{})
 }
+
+// Changed is closed at the next change of the connection's state, Gone when the connection is lost, Closed when this process
+// has closed it for good. Take it before looking.
+func (c *Conn) Changed() <-chan struct{} { return c.next(&c.changed) }
+func (c *Conn) Gone() <-chan struct{}    { return c.next(&c.gone) }
+func (c *Conn) Closed() <-chan struct{}  { return c.closed }
+
+// CheckStreams asks for a look at the streams soon.
+func (c *Conn) CheckStreams() { c.opts.Keeper.Check() }
+
+// Made lets every watch begin again: a stream was made.
+func (c *Conn) Made() { c.signal(&c.made) }
 
 // next returns the channel that the next signal closes. Take it before looking.
 func (c *Conn) next(ch *chan struct{}) <-chan struct{} {

@@ -9,14 +9,15 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
 // LoadFleet is port.Fleet's.
 func (c *Conn) LoadFleet(ctx context.Context, name string) (data []byte, revision uint64, err error) {
-	m, err := (*storedMessage)(nil), ErrNotLiteral
+	m, err := (*Stored)(nil), ErrNotLiteral
 	if run.ValidID(name) {
-		m, err = c.last(ctx, RunsStream, fleetPrefix+name)
+		m, err = c.last(ctx, topology.RunsStream, topology.Fleet+name)
 	}
 	switch {
 	case errors.Is(err, port.ErrNotFound):
@@ -32,7 +33,7 @@ func (c *Conn) SaveFleet(ctx context.Context, name string, data []byte, h port.H
 	h.State = "fleet"
 	err = ErrNotLiteral
 	if run.ValidID(name) {
-		seq, err = c.compareAndSet(ctx, RunsStream, &nats.Msg{Subject: fleetPrefix + name, Header: header(h, expect), Data: data}, expect)
+		seq, err = c.compareAndSet(ctx, topology.RunsStream, &nats.Msg{Subject: topology.Fleet + name, Header: header(h, expect), Data: data}, expect)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("bus: save fleet record %s at %d: %w", name, expect, err)
@@ -43,29 +44,9 @@ func (c *Conn) SaveFleet(ctx context.Context, name string, data []byte, h port.H
 // FleetNames are the names of all records of the fleet.
 func (c *Conn) FleetNames(ctx context.Context) ([]string, error) {
 	var names []string
-	err := c.subjects(ctx, RunsStream, fleetPrefix+"*", func(subject string) { names = append(names, strings.TrimPrefix(subject, fleetPrefix)) })
+	err := c.subjects(ctx, topology.RunsStream, topology.Fleet+"*", func(subject string) { names = append(names, strings.TrimPrefix(subject, topology.Fleet)) })
 	if err != nil {
 		return nil, fmt.Errorf("bus: names of fleet records: %w", err)
 	}
 	return names, nil
-}
-
-// FleetMessage is a record of the fleet as stored.
-type FleetMessage struct {
-	Data []byte
-	Seq  uint64
-}
-
-func (c *Conn) readFleet(ctx context.Context) (map[string]FleetMessage, error) {
-	out := make(map[string]FleetMessage, len(c.opts.Fleet))
-	for _, name := range c.opts.Fleet {
-		data, seq, err := c.LoadFleet(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		if seq != 0 {
-			out[name] = FleetMessage{data, seq}
-		}
-	}
-	return out, nil
 }

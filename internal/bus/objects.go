@@ -87,11 +87,8 @@ func (c *Conn) objects(ctx context.Context) (jetstream.ObjectStore, error) {
 	if err == nil || !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return bucket, err
 	}
-	c.mu.Lock()
-	cfg := c.config
-	c.mu.Unlock()
+	replicas, retention := c.opts.Keeper.Bucket()
 	return c.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
-		Bucket: port.ObjectsBucket, Description: "results above 256 KiB", TTL: choose(cfg.RunRetention, 0, retentionDefault),
-		Storage: jetstream.FileStorage, Replicas: choose(cfg.Replicas, 0, replicasDefault),
+		Bucket: port.ObjectsBucket, Description: "results above 256 KiB", TTL: retention, Storage: jetstream.FileStorage, Replicas: replicas,
 	})
 }

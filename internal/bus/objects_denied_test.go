@@ -11,6 +11,8 @@ import (
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/streams/streamstest"
 )
 
 // A user who may not store objects learns it by the server's refusal, and not by waiting: no request of his is answered.
@@ -24,9 +26,9 @@ func TestObjectsMayBeDenied(t *testing.T) {
 	at := func(user string) string {
 		return strings.Replace(s.URL, "nats://", fmt.Sprintf("nats://%s:p@", user), 1)
 	}
-	setUp(t, at("all"), bus.Config{})
-	c := setUp(t, at("some"), bus.Config{})
-	ctx := deadline(t)
+	streamstest.SetUp(t, at("all"), streams.Config{})
+	c := streamstest.SetUp(t, at("some"), streams.Config{})
+	ctx := streamstest.Deadline(t)
 	if err := c.PutObject(ctx, "t/r/s/d", make([]byte, 300<<10)); !errors.Is(err, bus.ErrDenied) || !strings.Contains(err.Error(), port.ObjectsBucket) {
 		t.Errorf("%v", err)
 	}
@@ -37,11 +39,11 @@ func TestObjectsMayBeDenied(t *testing.T) {
 
 // An object's parts fit the server's messages.
 func TestObjectsFitTheServersMessages(t *testing.T) {
-	c := setUp(t, bustest.Start(t, bustest.MaxPayload(64<<10)).URL, bus.Config{})
-	if err := c.PutObject(deadline(t), "t/r/s/d", make([]byte, 300<<10)); err != nil {
+	c := streamstest.SetUp(t, bustest.Start(t, bustest.MaxPayload(64<<10)).URL, streams.Config{})
+	if err := c.PutObject(streamstest.Deadline(t), "t/r/s/d", make([]byte, 300<<10)); err != nil {
 		t.Fatal(err)
 	}
-	if data, err := c.GetObject(deadline(t), "t/r/s/d"); err != nil || len(data) != 300<<10 {
+	if data, err := c.GetObject(streamstest.Deadline(t), "t/r/s/d"); err != nil || len(data) != 300<<10 {
 		t.Errorf("%d bytes, %v", len(data), err)
 	}
 }

@@ -142,7 +142,7 @@ func (p *publication) await(ctx context.Context) (*nats.Msg, error) {
 			return nil, p.abandoned(p.fatal)
 		case reply != nil && noResponders(reply):
 			// No stream or no leader: certainly not stored, and perhaps the stream must be made again.
-			p.conn.keeper.check()
+			p.conn.CheckStreams()
 		case reply != nil:
 			return reply, nil
 		case !lost:

@@ -7,21 +7,23 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/streams/streamstest"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
 func TestOneOfManyWritersWins(t *testing.T) {
-	onBoth(t, func(t *testing.T, c *bus.Conn) {
-		ctx := deadline(t)
+	onBoth(t, func(t *testing.T, c *streams.Conn) {
+		ctx := streamstest.Deadline(t)
 		for round := range 10 {
 			var won, lost atomic.Int64
 			var wg sync.WaitGroup
 			for w := range 32 {
 				wg.Go(func() {
-					_, err := c.Save(ctx, runID(round), fmt.Appendf(nil, "writer %d", w), port.Header{State: "s"}, 0)
+					_, err := c.Save(ctx, streamstest.RunID(round), fmt.Appendf(nil, "writer %d", w), port.Header{State: "s"}, 0)
 					switch {
 					case err == nil:
 						won.Add(1)
@@ -42,8 +44,8 @@ func TestOneOfManyWritersWins(t *testing.T) {
 
 // Appenders of the same outcomes (a redelivery and the reconciler, say) leave each once and in order.
 func TestManyAppendersOfTheSameOutcomes(t *testing.T) {
-	onBoth(t, func(t *testing.T, c *bus.Conn) {
-		ctx := deadline(t)
+	onBoth(t, func(t *testing.T, c *streams.Conn) {
+		ctx := streamstest.Deadline(t)
 		const outcomes, appenders = 8, 6
 		var wg sync.WaitGroup
 		var first atomic.Uint64 // sequence of the first outcome
@@ -51,7 +53,7 @@ func TestManyAppendersOfTheSameOutcomes(t *testing.T) {
 		for range appenders {
 			wg.Go(func() {
 				for n := 1; n <= outcomes; n++ {
-					out := port.Outgoing{Outcome: which(runID(1), envelope.StepScope, n), First: 5, Data: fmt.Appendf(nil, "%d", n)}
+					out := port.Outgoing{Outcome: which(streamstest.RunID(1), envelope.StepScope, n), First: 5, Data: fmt.Appendf(nil, "%d", n)}
 					msgs := []port.Outgoing{out}
 					seqs, err := c.Append(ctx, msgs)
 					if msgs[0].New {
@@ -70,7 +72,7 @@ func TestManyAppendersOfTheSameOutcomes(t *testing.T) {
 		if n := stored.Load(); n != outcomes {
 			t.Errorf("%d appenders were told that their copy is stored, of %d outcomes", n, outcomes)
 		}
-		facts, err := c.LastOutcome(ctx, runID(1), envelope.StepScope)
+		facts, err := c.LastOutcome(ctx, streamstest.RunID(1), envelope.StepScope)
 		if err != nil || facts.N != outcomes || facts.Seq != first.Load()+outcomes-1 {
 			t.Fatalf("last: %+v %v", facts, err)
 		}
@@ -80,27 +82,27 @@ func TestManyAppendersOfTheSameOutcomes(t *testing.T) {
 func TestAppendWithLostAcknowledgements(t *testing.T) {
 	server := bustest.Start(t)
 	proxy := bustest.StartProxy(t, server)
-	c := setUp(t, proxy.URL, bus.Config{})
-	drop, lost := losing(3, bus.ResultsStream)
+	c := streamstest.SetUp(t, proxy.URL, streams.Config{})
+	drop, lost := losing(3, topology.ResultsStream)
 	proxy.Drop(drop)
-	seqs, err := c.Append(deadline(t), []port.Outgoing{
-		{Outcome: which(runID(1), envelope.StepScope, 1), First: 5, Data: []byte("a")},
-		{Outcome: which(runID(1), envelope.StepScope, 2), First: 5, Data: []byte("b")},
-		{Outcome: which(runID(1), envelope.RunScope, 1), First: 5, Data: []byte("end")},
+	seqs, err := c.Append(streamstest.Deadline(t), []port.Outgoing{
+		{Outcome: which(streamstest.RunID(1), envelope.StepScope, 1), First: 5, Data: []byte("a")},
+		{Outcome: which(streamstest.RunID(1), envelope.StepScope, 2), First: 5, Data: []byte("b")},
+		{Outcome: which(streamstest.RunID(1), envelope.RunScope, 1), First: 5, Data: []byte("end")},
 	})
 	if err != nil || seqs[0] == 0 || seqs[1] != seqs[0]+1 || seqs[2] != seqs[0]+2 {
 		t.Fatalf("%v %v", seqs, err)
 	}
-	receive(t, "the losses", lost)
-	if got := streamState(t, server, bus.ResultsStream).Msgs; got != 3 {
+	streamstest.Receive(t, "the losses", lost)
+	if got := streamstest.State(t, server, topology.ResultsStream).Msgs; got != 3 {
 		t.Fatalf("%d messages", got)
 	}
 }
 
 func TestWritesSurviveTheLossOfALeader(t *testing.T) {
 	cluster := bustest.StartCluster(t)
-	c := setUp(t, cluster.URL, bus.Config{Replicas: 3, Queues: []string{"default"}})
-	ctx := deadline(t)
+	c := streamstest.SetUp(t, cluster.URL, streams.Config{Replicas: 3, Queues: []string{"default"}})
+	ctx := streamstest.Deadline(t)
 	const writers, writes = 8, 60
 	var wg sync.WaitGroup
 	halfway := make(chan struct{}, writers)
@@ -112,13 +114,13 @@ func TestWritesSurviveTheLossOfALeader(t *testing.T) {
 					halfway <- struct{}{}
 				}
 				var err error
-				seq, err = c.Save(ctx, runID(w), fmt.Appendf(nil, "%d", n), port.Header{State: "s"}, seq)
+				seq, err = c.Save(ctx, streamstest.RunID(w), fmt.Appendf(nil, "%d", n), port.Header{State: "s"}, seq)
 				if err != nil {
 					t.Errorf("writer %d, write %d: %v", w, n, err)
 					return
 				}
 				seqs, err := c.Append(ctx, []port.Outgoing{{
-					Outcome: which(runID(w), envelope.StepScope, n), First: 1, Last: last, PublishedBefore: n > 1, Data: []byte("x"),
+					Outcome: which(streamstest.RunID(w), envelope.StepScope, n), First: 1, Last: last, PublishedBefore: n > 1, Data: []byte("x"),
 				}})
 				if err != nil {
 					t.Errorf("writer %d, outcome %d: %v", w, n, err)
@@ -129,14 +131,14 @@ func TestWritesSurviveTheLossOfALeader(t *testing.T) {
 		})
 	}
 	for range writers {
-		receive(t, "a third of the writes", halfway)
+		streamstest.Receive(t, "a third of the writes", halfway)
 	}
-	leader := leaderOf(t, cluster, bus.RunsStream)
+	leader := leaderOf(t, cluster, topology.RunsStream)
 	leader.Stop()
 	wg.Wait()
 	leader.StartAgain()
 	for w := range writers {
-		if last, err := c.LastOutcome(ctx, runID(w), envelope.StepScope); err != nil || last.N != writes {
+		if last, err := c.LastOutcome(ctx, streamstest.RunID(w), envelope.StepScope); err != nil || last.N != writes {
 			t.Fatalf("outcomes of %d: %+v %v", w, last, err)
 		}
 	}

@@ -74,8 +74,8 @@ func (c *Conn) reached() {
 	c.why, c.whys = "", nil
 }
 
-// notConnected is what Healthy says while there is no connection.
-func (c *Conn) notConnected() error {
+// NotConnected is what is said while there is no connection.
+func (c *Conn) NotConnected() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.why == "" {

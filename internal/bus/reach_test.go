@@ -120,7 +120,7 @@ func TestWhyThereIsNoConnection(t *testing.T) {
 			bustest.Eventually(t, "the log names the reason", func() bool {
 				return named(log.String()) && strings.Contains(log.String(), c.remedy)
 			})
-			if err := conn.Healthy(); err == nil || !named(err.Error()) {
+			if err := conn.NotConnected(); err == nil || !named(err.Error()) {
 				t.Errorf("ready: %v", err)
 			}
 			// The commands, which do not wait, are told the same.
@@ -150,10 +150,10 @@ func TestTheReasonEndsWithTheConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	bustest.Eventually(t, "a reason", func() bool { return strings.Contains(conn.Healthy().Error(), "no server listens") })
+	bustest.Eventually(t, "a reason", func() bool { return strings.Contains(conn.NotConnected().Error(), "no server listens") })
 	s.StartAgain()
 	bustest.Eventually(t, "the connection", conn.Connected)
-	bustest.Eventually(t, "no reason", func() bool { return !strings.Contains(conn.Healthy().Error(), "no server listens") })
+	bustest.Eventually(t, "no reason", func() bool { return !strings.Contains(conn.NotConnected().Error(), "no server listens") })
 }
 
 // Who may not subscribe to the inbox that it uses is told which flag names the right one.

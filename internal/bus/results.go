@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -35,7 +36,7 @@ const (
 func (c *Conn) Append(ctx context.Context, out []port.Outgoing) (seqs []uint64, err error) {
 	seqs = make([]uint64, len(out))
 	for i := range out {
-		if !literalRun(out[i].Run()) {
+		if !topology.LiteralRun(out[i].Run()) {
 			return seqs, fmt.Errorf("bus: publish outcome of %s: %w", out[i].Run(), ErrNotLiteral)
 		}
 	}
@@ -45,7 +46,7 @@ func (c *Conn) Append(ctx context.Context, out []port.Outgoing) (seqs []uint64, 
 		pubs := make([]*publication, 0, end-start)
 		for i := start; i < end; i++ {
 			expect := out[i].Last
-			if known, ok := last[ResultSubject(out[i].Run(), out[i].Scope)]; ok {
+			if known, ok := last[topology.ResultSubject(out[i].Run(), out[i].Scope)]; ok {
 				expect = known
 			}
 			if expect == 0 && out[i].N > 1 && !out[i].PublishedBefore {
@@ -63,7 +64,7 @@ func (c *Conn) Append(ctx context.Context, out []port.Outgoing) (seqs []uint64, 
 				err = fmt.Errorf("bus: publish outcome %s/%s/%d: %w", o.Run(), o.Scope, o.N, failed)
 			}
 			if seqs[start+i] != 0 {
-				last[ResultSubject(o.Run(), o.Scope)] = seqs[start+i]
+				last[topology.ResultSubject(o.Run(), o.Scope)] = seqs[start+i]
 			}
 		}
 		if err != nil {
@@ -99,7 +100,7 @@ func outcomeMessage(o *port.Outgoing, expect uint64) *nats.Msg {
 	if o.Traceparent != "" {
 		h.set(headerTraceparent, o.Traceparent)
 	}
-	return &nats.Msg{Subject: ResultSubject(o.Run(), o.Scope), Header: h.of, Data: o.Data}
+	return &nats.Msg{Subject: topology.ResultSubject(o.Run(), o.Scope), Header: h.of, Data: o.Data}
 }
 
 // confirm waits until the outcome is in the stream; a refusal is settled by the subject's last message. stored says that
@@ -154,7 +155,7 @@ func (c *Conn) LastOutcome(ctx context.Context, id run.ID, scope envelope.Scope)
 }
 
 func (c *Conn) lastOutcome(ctx context.Context, id run.ID, scope envelope.Scope) (o port.Outcome, publication string, err error) {
-	m, err := c.last(ctx, ResultsStream, ResultSubject(id, scope))
+	m, err := c.last(ctx, topology.ResultsStream, topology.ResultSubject(id, scope))
 	if err != nil {
 		return port.Outcome{}, "", err
 	}
@@ -163,7 +164,7 @@ func (c *Conn) lastOutcome(ctx context.Context, id run.ID, scope envelope.Scope)
 
 // ReadOutcome is port.Store's.
 func (c *Conn) ReadOutcome(ctx context.Context, seq uint64) ([]byte, error) {
-	m, err := c.get(ctx, ResultsStream, getRequest{Seq: seq})
+	m, err := c.get(ctx, topology.ResultsStream, getRequest{Seq: seq})
 	if err != nil {
 		return nil, fmt.Errorf("bus: read outcome at %d: %w", seq, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -82,10 +83,10 @@ func parseHeader(h nats.Header) port.Header {
 
 // Load is port.Store's; it asks until ctx ends.
 func (c *Conn) Load(ctx context.Context, id run.ID) (port.Record, error) {
-	if !literalRun(id) {
+	if !topology.LiteralRun(id) {
 		return port.Record{}, fmt.Errorf("bus: load run %s: %w", id, ErrNotLiteral)
 	}
-	m, err := c.last(ctx, RunsStream, RunSubject(id))
+	m, err := c.last(ctx, topology.RunsStream, topology.RunSubject(id))
 	if err != nil {
 		return port.Record{}, fmt.Errorf("bus: load run %s: %w", id, err)
 	}
@@ -99,11 +100,11 @@ func (c *Conn) Load(ctx context.Context, id run.ID) (port.Record, error) {
 // then ErrUnsettled, if a copy may still land, with the context's error. What it acknowledges is as durable as the
 // server's sync settings make it.
 func (c *Conn) Save(ctx context.Context, id run.ID, data []byte, h port.Header, expect uint64) (uint64, error) {
-	msg := &nats.Msg{Subject: RunSubject(id), Header: header(h, expect), Data: data}
+	msg := &nats.Msg{Subject: topology.RunSubject(id), Header: header(h, expect), Data: data}
 	var seq uint64
 	err := ErrNotLiteral
-	if literalRun(id) {
-		seq, err = c.compareAndSet(ctx, RunsStream, msg, expect)
+	if topology.LiteralRun(id) {
+		seq, err = c.compareAndSet(ctx, topology.RunsStream, msg, expect)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("bus: save run %s at %d: %w", id, expect, err)
@@ -118,7 +119,7 @@ func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, 
 		return 0, err
 	}
 	if expect == 0 {
-		settled, err := c.admit(ctx, stream)
+		settled, err := c.opts.Keeper.Admit(ctx, stream)
 		if err != nil {
 			return 0, err
 		}
@@ -132,8 +133,8 @@ func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, 
 			return 0, err
 		}
 		if refused == nil {
-			if stream == RunsStream {
-				c.saw(seq)
+			if stream == topology.RunsStream {
+				c.opts.Keeper.Saw(seq)
 			}
 			return seq, nil
 		}
@@ -150,7 +151,7 @@ func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, 
 			return 0, p.abandoned(err)
 		}
 		if err != nil {
-			stored = &storedMessage{}
+			stored = &Stored{}
 		}
 		if stored.Seq > expect && bytes.Equal(stored.Data, msg.Data) {
 			return stored.Seq, nil
@@ -162,8 +163,8 @@ func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, 
 		// deposed may read stale, but it cannot refuse.
 		last, told := refused.last()
 		if stored.Seq > expect || told && stored.Seq == last && stored.Seq != expect {
-			if stored.Seq < expect && stream == RunsStream {
-				c.doubt() // what was known to be stored is gone: expired, or the store has gone back
+			if stored.Seq < expect && stream == topology.RunsStream {
+				c.opts.Keeper.Doubt() // what was known to be stored is gone: expired, or the store has gone back
 			}
 			return 0, port.ErrConflict
 		}

@@ -1,83 +1,32 @@
 package bus_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"io"
-	"log/slog"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/streams/streamstest"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
-func deadline(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
-
-func dial(t testing.TB, url string) *bus.Conn {
-	t.Helper()
-	c, err := bus.Connect(bus.Options{URL: url, Name: t.Name(), Logger: quiet, AttemptTimeout: 300 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
-}
-
-func setUp(t testing.TB, url string, cfg bus.Config) *bus.Conn {
-	t.Helper()
-	c := dial(t, url)
-	if err := c.Setup(deadline(t), cfg); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // onBoth runs a test on one server and on three with replicated streams: they check in different orders.
-func onBoth(t *testing.T, test func(t *testing.T, c *bus.Conn)) {
+func onBoth(t *testing.T, test func(t *testing.T, c *streams.Conn)) {
 	t.Helper()
-	onBothWith(t, bus.Config{Queues: []string{"default"}}, test)
+	onBothWith(t, streams.Config{Queues: []string{"default"}}, test)
 }
 
-func onBothWith(t *testing.T, cfg bus.Config, test func(t *testing.T, c *bus.Conn)) {
+func onBothWith(t *testing.T, cfg streams.Config, test func(t *testing.T, c *streams.Conn)) {
 	t.Helper()
-	t.Run("R1", func(t *testing.T) { test(t, setUp(t, bustest.Start(t).URL, cfg)) })
+	t.Run("R1", func(t *testing.T) { test(t, streamstest.SetUp(t, bustest.Start(t).URL, cfg)) })
 	t.Run("R3", func(t *testing.T) {
 		cfg.Replicas = 3
-		test(t, setUp(t, bustest.StartCluster(t).URL, cfg))
+		test(t, streamstest.SetUp(t, bustest.StartCluster(t).URL, cfg))
 	})
-}
-
-func streamState(t testing.TB, server *bustest.Server, stream string) jetstream.StreamState {
-	t.Helper()
-	js, err := jetstream.New(server.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var s jetstream.Stream
-	// The server acknowledges what is published into a new stream a moment before it lists the stream (stream.go,
-	// "Register with our account last").
-	bustest.Eventually(t, stream+" is listed", func() bool {
-		s, err = js.Stream(deadline(t), stream)
-		return !errors.Is(err, jetstream.ErrStreamNotFound)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.CachedInfo().State
 }
 
 // which is an outcome as far as its message names it.
@@ -85,46 +34,44 @@ func which(id run.ID, scope envelope.Scope, n int) *envelope.Outcome {
 	return &envelope.Outcome{Tenant: id.Tenant, RunID: id.Run, Scope: scope, N: n}
 }
 
-func runID(n int) run.ID { return run.ID{Tenant: "acme", Run: fmt.Sprintf("run_%d", n)} }
-
 func TestSaveIsCompareAndSet(t *testing.T) {
-	onBoth(t, func(t *testing.T, c *bus.Conn) {
-		ctx := deadline(t)
-		if _, err := c.Load(ctx, runID(1)); !errors.Is(err, port.ErrNotFound) {
+	onBoth(t, func(t *testing.T, c *streams.Conn) {
+		ctx := streamstest.Deadline(t)
+		if _, err := c.Load(ctx, streamstest.RunID(1)); !errors.Is(err, port.ErrNotFound) {
 			t.Fatalf("load of nothing: %v", err)
 		}
 		due := time.UnixMilli(1_900_000_000_123).UTC()
 		h := port.Header{State: "running", Due: due, Lease: "h/i/1", Workflow: "w", TTL: 90 * time.Minute}
-		first, err := c.Save(ctx, runID(1), []byte("one"), h, 0)
+		first, err := c.Save(ctx, streamstest.RunID(1), []byte("one"), h, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec, err := c.Load(ctx, runID(1))
+		rec, err := c.Load(ctx, streamstest.RunID(1))
 		if err != nil || string(rec.Data) != "one" || rec.Seq != first || rec.Header != h || rec.Time.IsZero() {
 			t.Fatalf("load: %+v %v", rec, err)
 		}
-		if _, err := c.Save(ctx, runID(1), []byte("other"), h, 0); !errors.Is(err, port.ErrConflict) {
+		if _, err := c.Save(ctx, streamstest.RunID(1), []byte("other"), h, 0); !errors.Is(err, port.ErrConflict) {
 			t.Fatalf("second creation: %v", err)
 		}
-		if again, err := c.Save(ctx, runID(1), []byte("one"), h, 0); err != nil || again != first {
+		if again, err := c.Save(ctx, streamstest.RunID(1), []byte("one"), h, 0); err != nil || again != first {
 			t.Fatalf("the same bytes at the same revision: %d %v", again, err)
 		}
-		second, err := c.Save(ctx, runID(1), []byte("two"), port.Header{State: "ok"}, first)
+		second, err := c.Save(ctx, streamstest.RunID(1), []byte("two"), port.Header{State: "ok"}, first)
 		if err != nil || second <= first {
 			t.Fatalf("update: %d %v", second, err)
 		}
-		if _, err := c.Save(ctx, runID(1), []byte("late"), h, first); !errors.Is(err, port.ErrConflict) {
+		if _, err := c.Save(ctx, streamstest.RunID(1), []byte("late"), h, first); !errors.Is(err, port.ErrConflict) {
 			t.Fatalf("late update: %v", err)
 		}
-		if _, err := c.Save(ctx, runID(2), []byte("x"), h, 12345); !errors.Is(err, port.ErrConflict) {
+		if _, err := c.Save(ctx, streamstest.RunID(2), []byte("x"), h, 12345); !errors.Is(err, port.ErrConflict) {
 			t.Fatalf("update of nothing: %v", err)
 		}
 	})
 }
 
 func TestResultsAreNumbered(t *testing.T) {
-	onBoth(t, func(t *testing.T, c *bus.Conn) {
-		ctx, id := deadline(t), runID(1)
+	onBoth(t, func(t *testing.T, c *streams.Conn) {
+		ctx, id := streamstest.Deadline(t), streamstest.RunID(1)
 		o := func(n int, first uint64, data string) port.Outgoing {
 			return port.Outgoing{Outcome: which(id, envelope.StepScope, n), First: first, Data: []byte(data)}
 		}
@@ -152,15 +99,15 @@ func TestResultsAreNumbered(t *testing.T) {
 		if seqs, err := c.Append(ctx, []port.Outgoing{o(1, 900, "second run")}); err != nil || seqs[0] == 0 {
 			t.Fatalf("a new run of the same name: %v %v", seqs, err)
 		}
-		expired := port.Outgoing{Outcome: which(runID(2), envelope.StepScope, 5), First: 8, Last: 3, PublishedBefore: true}
+		expired := port.Outgoing{Outcome: which(streamstest.RunID(2), envelope.StepScope, 5), First: 8, Last: 3, PublishedBefore: true}
 		if seqs, err := c.Append(ctx, []port.Outgoing{expired}); err != nil || seqs[0] == 0 {
 			t.Fatalf("expired: %v %v", seqs, err)
 		}
-		last, err := c.LastOutcome(ctx, runID(2), envelope.StepScope)
+		last, err := c.LastOutcome(ctx, streamstest.RunID(2), envelope.StepScope)
 		if err != nil || last.N != 5 || last.First != 8 {
 			t.Fatalf("last: %+v %v", last, err)
 		}
-		unpublished := port.Outgoing{Outcome: which(runID(3), envelope.StepScope, 2), First: 8}
+		unpublished := port.Outgoing{Outcome: which(streamstest.RunID(3), envelope.StepScope, 2), First: 8}
 		if _, err := c.Append(ctx, []port.Outgoing{unpublished}); !errors.Is(err, bus.ErrGap) {
 			t.Fatalf("never published: %v", err)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -39,10 +40,10 @@ func (c *Conn) scan(ctx context.Context, w watch) error {
 // ScanRuns is port.Scan's; fn is called from one goroutine.
 func (c *Conn) ScanRuns(ctx context.Context, from uint64, fn func(id run.ID, seq uint64, data []byte)) error {
 	return c.scan(ctx, watch{
-		stream: RunsStream, filter: runsPrefix + ">", first: from,
-		report: func(m *nats.Msg, meta replyMeta) {
-			if id, ok := ParseRunSubject(m.Subject); ok && id != port.ActiveID {
-				fn(id, meta.stream, m.Data)
+		stream: topology.RunsStream, filter: topology.Runs + ">", first: from,
+		report: func(m *nats.Msg, meta Meta) {
+			if id, ok := topology.ParseRunSubject(m.Subject); ok && id != port.ActiveID {
+				fn(id, meta.Stream, m.Data)
 			}
 		},
 	})
@@ -51,10 +52,10 @@ func (c *Conn) ScanRuns(ctx context.Context, from uint64, fn func(id run.ID, seq
 // ScanOutcomes is port.Scan's.
 func (c *Conn) ScanOutcomes(ctx context.Context, fn func(port.Outcome)) error {
 	return c.scan(ctx, watch{
-		stream: ResultsStream, filter: resultsPrefix + ">", headersOnly: true,
-		report: func(m *nats.Msg, meta replyMeta) {
-			if id, scope, ok := ParseResultSubject(m.Subject); ok {
-				fn(outcomeOf(id, scope, meta.stream, meta.at, m.Header))
+		stream: topology.ResultsStream, filter: topology.Results + ">", headersOnly: true,
+		report: func(m *nats.Msg, meta Meta) {
+			if id, scope, ok := topology.ParseResultSubject(m.Subject); ok {
+				fn(outcomeOf(id, scope, meta.Stream, meta.At, m.Header))
 			}
 		},
 	})
@@ -63,7 +64,7 @@ func (c *Conn) ScanOutcomes(ctx context.Context, fn func(port.Outcome)) error {
 // ScanLetters is port.Scan's.
 func (c *Conn) ScanLetters(ctx context.Context, fn func(port.Letter)) error {
 	return c.scan(ctx, watch{
-		stream: LettersStream, filter: lettersPrefix + ">",
-		report: func(m *nats.Msg, meta replyMeta) { fn(letterOf(m.Subject, meta.stream, meta.at, m.Header, m.Data)) },
+		stream: topology.LettersStream, filter: topology.Letters + ">",
+		report: func(m *nats.Msg, meta Meta) { fn(letterOf(m.Subject, meta.Stream, meta.At, m.Header, m.Data)) },
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/agentrun/executor/internal/topology"
 )
 
 const (
@@ -111,8 +113,8 @@ func (c *Conn) Unstored() Unstored {
 	return out
 }
 
-// stalled is nil unless writes wait for longer than they may.
-func (c *Conn) stalled() error {
+// Stalled is nil unless writes wait for longer than they may.
+func (c *Conn) Stalled() error {
 	u := c.Unstored()
 	if u.Age < c.opts.StalledAfter {
 		return nil
@@ -128,8 +130,8 @@ func (c *Conn) stalled() error {
 // streamOf is the stream that stores a subject of ours.
 func streamOf(subject string) string {
 	for prefix, stream := range map[string]string{
-		runsPrefix: RunsStream, resultsPrefix: ResultsStream, lettersPrefix: LettersStream, alertsPrefix: AlertsStream,
-		wakesPrefix: WakesStream, jobsPrefix: JobsStream,
+		topology.Runs: topology.RunsStream, topology.Results: topology.ResultsStream, topology.Letters: topology.LettersStream, topology.Alerts: topology.AlertsStream,
+		topology.Wakes: topology.WakesStream, topology.Jobs: topology.JobsStream,
 	} {
 		if strings.HasPrefix(subject, prefix) {
 			return stream

@@ -9,15 +9,16 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
 // Wake is port.Waker's: it waits for the acknowledgement.
 func (c *Conn) Wake(ctx context.Context, queue string, id run.ID) (fresh bool, err error) {
-	if !literalRun(id) || !run.ValidID(queue) {
+	if !topology.LiteralRun(id) || !run.ValidID(queue) {
 		return false, fmt.Errorf("bus: wake %s in %s: %w", id, queue, ErrNotLiteral)
 	}
-	err = c.put(ctx, &nats.Msg{Subject: WakeSubject(queue, id)})
+	err = c.put(ctx, &nats.Msg{Subject: topology.WakeSubject(queue, id)})
 	if err != nil && !errors.Is(err, port.ErrFull) {
 		return false, fmt.Errorf("bus: wake %s: %w", id, err)
 	}
@@ -26,10 +27,10 @@ func (c *Conn) Wake(ctx context.Context, queue string, id run.ID) (fresh bool, e
 
 // Hint is port.Hints'. Without a listener, or without a connection, it is lost.
 func (c *Conn) Hint(holder string, id run.ID) error {
-	if !literalSubject(holder) {
+	if !topology.Literal(holder) {
 		return fmt.Errorf("bus: hint to %s: %w", holder, ErrNotLiteral)
 	}
-	if err := c.nc.Publish(HintSubject(holder), hint{id.Tenant, id.Run}.encode()); err != nil {
+	if err := c.nc.Publish(topology.HintSubject(holder), hint{id.Tenant, id.Run}.encode()); err != nil {
 		return fmt.Errorf("bus: hint %s: %w", id, err)
 	}
 	return nil
@@ -37,7 +38,7 @@ func (c *Conn) Hint(holder string, id run.ID) error {
 
 // OnHint calls fn, from one goroutine, with each run that a hint to holder names, until stop is called.
 func (c *Conn) OnHint(holder string, fn func(run.ID)) (stop func(), err error) {
-	sub, err := c.nc.Subscribe(HintSubject(holder), func(m *nats.Msg) {
+	sub, err := c.nc.Subscribe(topology.HintSubject(holder), func(m *nats.Msg) {
 		var h hint
 		id := run.ID{}
 		if json.Unmarshal(m.Data, &h) == nil {
@@ -55,7 +56,7 @@ func (c *Conn) OnHint(holder string, fn func(run.ID)) (stop func(), err error) {
 
 // Tell sends everyone who listens at a holder's name something that only these processes understand. Nothing is promised.
 func (c *Conn) Tell(holder string, data []byte) error {
-	if err := c.nc.Publish(HintSubject(holder), data); err != nil {
+	if err := c.nc.Publish(topology.HintSubject(holder), data); err != nil {
 		return fmt.Errorf("bus: tell %s: %w", holder, err)
 	}
 	return nil
@@ -64,7 +65,7 @@ func (c *Conn) Tell(holder string, data []byte) error {
 // OnTold calls fn, from one goroutine, with what Tell sends to the name, until stop is called. It listens when it returns,
 // or, where there is no connection then, from the next one on.
 func (c *Conn) OnTold(holder string, fn func(data []byte)) (stop func(), err error) {
-	sub, err := c.nc.Subscribe(HintSubject(holder), func(m *nats.Msg) { fn(m.Data) })
+	sub, err := c.nc.Subscribe(topology.HintSubject(holder), func(m *nats.Msg) { fn(m.Data) })
 	if err != nil {
 		return nil, fmt.Errorf("bus: what is told to %s: %w", holder, err)
 	}
@@ -75,12 +76,12 @@ func (c *Conn) OnTold(holder string, fn func(data []byte)) (stop func(), err err
 // FindJob finds the first job of the run that still is in any queue; port.ErrNotFound if there is none. It may at this
 // moment be with an executor.
 func (c *Conn) FindJob(ctx context.Context, id run.ID) (run.Message, error) {
-	if !literalRun(id) {
+	if !topology.LiteralRun(id) {
 		return run.Message{}, fmt.Errorf("bus: find job of %s: %w", id, ErrNotLiteral)
 	}
-	m, err := c.get(ctx, JobsStream, getRequest{Seq: 1, NextBySubject: JobSubject("*", id)})
+	m, err := c.get(ctx, topology.JobsStream, getRequest{Seq: 1, NextBySubject: topology.JobSubject("*", id)})
 	if err != nil {
 		return run.Message{}, fmt.Errorf("bus: find job of %s: %w", id, err)
 	}
-	return message(ParseJobSubject(m.Subject).Queue, m.Seq, m.Time, m.Header, m.Data), nil
+	return MessageOf(topology.ParseJobSubject(m.Subject).Queue, m.Seq, m.Time, m.Header, m.Data), nil
 }

@@ -12,17 +12,18 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
 // WatchRuns is port.Watch's: until ctx ends, and then its error, or ErrClosed.
 func (c *Conn) WatchRuns(ctx context.Context, fn func(port.Change)) error {
 	w := watch{
-		conn: c, stream: RunsStream, filter: runsPrefix + ">", headersOnly: true,
+		conn: c, stream: topology.RunsStream, filter: topology.Runs + ">", headersOnly: true,
 		mark: func(k port.Kind) { fn(port.Change{Kind: k}) },
-		report: func(m *nats.Msg, meta replyMeta) {
-			if id, ok := ParseRunSubject(m.Subject); ok {
-				fn(port.Change{ID: id, Seq: meta.stream, Time: meta.at, Header: parseHeader(m.Header)})
+		report: func(m *nats.Msg, meta Meta) {
+			if id, ok := topology.ParseRunSubject(m.Subject); ok {
+				fn(port.Change{ID: id, Seq: meta.Stream, Time: meta.At, Header: parseHeader(m.Header)})
 			}
 		},
 	}
@@ -32,11 +33,11 @@ func (c *Conn) WatchRuns(ctx context.Context, fn func(port.Change)) error {
 // WatchOutcomes is port.Watch's, of agentrun.results.*.*.run and headers only. The rules of WatchRuns.
 func (c *Conn) WatchOutcomes(ctx context.Context, from time.Time, fn func(port.Outcome)) error {
 	w := watch{
-		conn: c, stream: ResultsStream, filter: resultsPrefix + "*.*." + string(envelope.RunScope), from: from, headersOnly: true,
+		conn: c, stream: topology.ResultsStream, filter: topology.Results + "*.*." + string(envelope.RunScope), from: from, headersOnly: true,
 		mark: func(k port.Kind) { fn(port.Outcome{Kind: k}) },
-		report: func(m *nats.Msg, meta replyMeta) {
-			if id, scope, ok := ParseResultSubject(m.Subject); ok {
-				fn(outcomeOf(id, scope, meta.stream, meta.at, m.Header))
+		report: func(m *nats.Msg, meta Meta) {
+			if id, scope, ok := topology.ParseResultSubject(m.Subject); ok {
+				fn(outcomeOf(id, scope, meta.Stream, meta.At, m.Header))
 			}
 		},
 	}
@@ -47,9 +48,9 @@ func (c *Conn) WatchOutcomes(ctx context.Context, from time.Time, fn func(port.O
 // all letters again: a server that dies may forget a removal, and what comes back has its old sequence.
 func (c *Conn) WatchLetters(ctx context.Context, fn func(port.Letter)) error {
 	w := watch{
-		conn: c, stream: LettersStream, filter: lettersPrefix + ">", again: true,
+		conn: c, stream: topology.LettersStream, filter: topology.Letters + ">", again: true,
 		mark:   func(k port.Kind) { fn(port.Letter{Kind: k}) },
-		report: func(m *nats.Msg, meta replyMeta) { fn(letterOf(m.Subject, meta.stream, meta.at, m.Header, m.Data)) },
+		report: func(m *nats.Msg, meta Meta) { fn(letterOf(m.Subject, meta.Stream, meta.At, m.Header, m.Data)) },
 	}
 	return w.run(ctx)
 }
@@ -73,7 +74,7 @@ type watch struct {
 	headersOnly bool
 	again       bool // each consumer begins at the first message
 	mark        func(port.Kind)
-	report      func(*nats.Msg, replyMeta)
+	report      func(*nats.Msg, Meta)
 
 	created time.Time // of the stream
 	seen    uint64    // the last stream sequence reported
@@ -104,7 +105,7 @@ func (w *watch) run(ctx context.Context) error {
 			return fmt.Errorf("bus: watch %s: %w", w.stream, ErrClosed)
 		case err != nil:
 			w.conn.log.Warn("watch begins again", "stream", w.stream, "error", err)
-			w.conn.keeper.check()
+			w.conn.CheckStreams()
 		}
 		if time.Since(began) > time.Minute {
 			attempt = 0
@@ -155,7 +156,7 @@ func (w *watch) once(ctx context.Context) error {
 
 // orient finds out whether the stream is still the one that was watched.
 func (w *watch) orient(ctx context.Context) error {
-	facts, err := w.conn.facts(ctx, w.stream)
+	facts, err := w.conn.Facts(ctx, w.stream)
 	if err != nil {
 		return err
 	}
@@ -221,7 +222,7 @@ func (w *watch) createConsumer(ctx context.Context, inbox string) (name string, 
 		} `json:"delivered"`
 	}
 	request := "CONSUMER.CREATE." + w.stream + "." + name + "." + w.filter
-	if err := w.conn.api(ctx, request, ask, &reply); err != nil {
+	if err := w.conn.Ask(ctx, request, ask, &reply); err != nil {
 		return name, 0, fmt.Errorf("create consumer: %w", err)
 	}
 	return name, reply.Pending + reply.Delivered.ConsumerSeq, nil
@@ -273,27 +274,27 @@ func (r *round) receive(m *nats.Msg) {
 	if r.over {
 		return
 	}
-	meta, ok := parseReply(m.Reply)
+	meta, ok := ParseReply(m.Reply)
 	if !ok {
 		r.status(m, m.Header.Get("Status"))
 		return
 	}
-	if meta.consumer != r.consumer+1 {
+	if meta.Consumer != r.consumer+1 {
 		r.over = true
 		r.breakOff()
 		return
 	}
-	r.consumer = meta.consumer
-	r.watch.conn.clock.heard(meta.at)
-	if r.watch.stream == RunsStream {
-		r.watch.conn.saw(meta.stream)
+	r.consumer = meta.Consumer
+	r.watch.conn.clock.Heard(meta.At)
+	if r.watch.stream == topology.RunsStream {
+		r.watch.conn.opts.Keeper.Saw(meta.Stream)
 	}
-	if meta.stream <= r.watch.seen {
+	if meta.Stream <= r.watch.seen {
 		return
 	}
-	r.watch.seen = meta.stream
+	r.watch.seen = meta.Stream
 	r.watch.report(m, meta)
-	if meta.pending == 0 {
+	if meta.Pending == 0 {
 		r.watch.reachedEnd()
 	}
 }

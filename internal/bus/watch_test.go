@@ -17,6 +17,9 @@ import (
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/streams/streamstest"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -34,7 +37,7 @@ func follow(t testing.TB, watch func(context.Context) error) (stop func()) {
 		}
 		stopped = true
 		cancel()
-		if err := receive(t, "the watch's end", ended); !errors.Is(err, context.Canceled) && !errors.Is(err, bus.ErrClosed) {
+		if err := streamstest.Receive(t, "the watch's end", ended); !errors.Is(err, context.Canceled) && !errors.Is(err, bus.ErrClosed) {
 			t.Errorf("watch ended with %v", err)
 		}
 	}
@@ -44,13 +47,13 @@ func follow(t testing.TB, watch func(context.Context) error) (stop func()) {
 
 func consumersOf(t testing.TB, server *bustest.Server, stream string) int {
 	t.Helper()
-	return streamState(t, server, stream).Consumers
+	return streamstest.State(t, server, stream).Consumers
 }
 
 func TestWatchRunsSurvivesRestartsAndReportsReset(t *testing.T) {
 	server := bustest.Start(t)
-	c := setUp(t, server.URL, bus.Config{})
-	ctx, h := deadline(t), port.Header{State: "ready", Workflow: "w"}
+	c := streamstest.SetUp(t, server.URL, streams.Config{})
+	ctx, h := streamstest.Deadline(t), port.Header{State: "ready", Workflow: "w"}
 	save := func(id run.ID, expect uint64) uint64 {
 		t.Helper()
 		seq, err := c.Save(ctx, id, []byte("body"), h, expect)
@@ -59,7 +62,7 @@ func TestWatchRunsSurvivesRestartsAndReportsReset(t *testing.T) {
 		}
 		return seq
 	}
-	first := save(runID(1), 0)
+	first := save(streamstest.RunID(1), 0)
 	if _, err := c.SaveFleet(ctx, port.ActiveRecord, []byte("body"), port.Header{}, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -67,65 +70,65 @@ func TestWatchRunsSurvivesRestartsAndReportsReset(t *testing.T) {
 	stop := follow(t, func(ctx context.Context) error {
 		return c.WatchRuns(ctx, func(ch port.Change) { changes <- ch })
 	})
-	got := receive(t, "the record", changes)
-	if got.Kind != port.Stored || got.ID != runID(1) || got.Seq != first || got.Header != h {
+	got := streamstest.Receive(t, "the record", changes)
+	if got.Kind != port.Stored || got.ID != streamstest.RunID(1) || got.Seq != first || got.Header != h {
 		t.Fatalf("change: %+v", got)
 	}
-	if got = receive(t, "the fleet's record", changes); got.ID != port.ActiveID {
+	if got = streamstest.Receive(t, "the fleet's record", changes); got.ID != port.ActiveID {
 		t.Fatalf("change: %+v", got)
 	}
-	if got = receive(t, "the end of what was there", changes); got.Kind != port.Current {
+	if got = streamstest.Receive(t, "the end of what was there", changes); got.Kind != port.Current {
 		t.Fatalf("change: %+v", got)
 	}
-	second := save(runID(1), first)
-	if got = receive(t, "the update", changes); got.Seq != second {
+	second := save(streamstest.RunID(1), first)
+	if got = streamstest.Receive(t, "the update", changes); got.Seq != second {
 		t.Fatalf("change: %+v", got)
 	}
 
 	server.Stop()
 	server.StartAgain()
-	third := save(runID(1), second)
-	if got = receive(t, "the update after a restart", changes); got.Seq != third {
+	third := save(streamstest.RunID(1), second)
+	if got = streamstest.Receive(t, "the update after a restart", changes); got.Seq != third {
 		t.Fatalf("nothing is reported twice: %+v", got)
 	}
 
 	if _, err := server.Conn().Request("$JS.API.STREAM.DELETE.AGENTRUN_RUNS", nil, 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	save(runID(5), 0)
-	if got = receive(t, "the reset", changes); got.Kind != port.Reset {
+	save(streamstest.RunID(5), 0)
+	if got = streamstest.Receive(t, "the reset", changes); got.Kind != port.Reset {
 		t.Fatalf("change: %+v", got)
 	}
-	for got = receive(t, "the new stream's record", changes); got.Kind == port.Current; {
-		got = receive(t, "the new stream's record", changes)
+	for got = streamstest.Receive(t, "the new stream's record", changes); got.Kind == port.Current; {
+		got = streamstest.Receive(t, "the new stream's record", changes)
 	}
-	if got.ID != runID(5) {
+	if got.ID != streamstest.RunID(5) {
 		t.Fatalf("change: %+v", got)
 	}
 	stop()
-	bustest.Eventually(t, "the watch's consumer is gone", func() bool { return consumersOf(t, server, bus.RunsStream) == 0 })
+	bustest.Eventually(t, "the watch's consumer is gone", func() bool { return consumersOf(t, server, topology.RunsStream) == 0 })
 }
 
 func TestScanFromASequence(t *testing.T) {
 	server := bustest.Start(t)
-	c := setUp(t, server.URL, bus.Config{})
+	c := streamstest.SetUp(t, server.URL, streams.Config{})
 	var seqs []uint64
 	for i := range 5 {
-		seq, err := c.Save(deadline(t), runID(i), nil, port.Header{State: "s"}, 0)
+		seq, err := c.Save(streamstest.Deadline(t), streamstest.RunID(i), nil, port.Header{State: "s"}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		seqs = append(seqs, seq)
 	}
 	var scanned []uint64
-	if err := c.ScanRuns(deadline(t), seqs[3], func(_ run.ID, seq uint64, _ []byte) { scanned = append(scanned, seq) }); err != nil || !slices.Equal(scanned, seqs[3:]) {
+	if err := c.ScanRuns(streamstest.Deadline(t), seqs[3], func(_ run.ID, seq uint64, _ []byte) { scanned = append(scanned, seq) }); err != nil || !slices.Equal(scanned, seqs[3:]) {
 		t.Fatalf("scanned %v of %v: %v", scanned, seqs, err)
 	}
 }
 
 func TestWatchOutcomesAndLetters(t *testing.T) {
-	onBoth(t, func(t *testing.T, c *bus.Conn) {
-		ctx := deadline(t)
+	onBoth(t, func(t *testing.T, c *streams.Conn) {
+		ctx := streamstest.Deadline(t)
 		outcomes, letters := make(chan port.Outcome, 10), make(chan port.Letter, 10)
 		follow(t, func(ctx context.Context) error {
 			return c.WatchOutcomes(ctx, time.Time{}, func(o port.Outcome) { outcomes <- o })
@@ -133,44 +136,44 @@ func TestWatchOutcomesAndLetters(t *testing.T) {
 		follow(t, func(ctx context.Context) error {
 			return c.WatchLetters(ctx, func(l port.Letter) { letters <- l })
 		})
-		if got := receive(t, "current", outcomes); got.Kind != port.Current {
+		if got := streamstest.Receive(t, "current", outcomes); got.Kind != port.Current {
 			t.Fatalf("%+v", got)
 		}
-		if got := receive(t, "current", letters); got.Kind != port.Current {
+		if got := streamstest.Receive(t, "current", letters); got.Kind != port.Current {
 			t.Fatalf("%+v", got)
 		}
 		batch := []port.Outgoing{
-			{Outcome: which(runID(1), envelope.StepScope, 1), First: 9, Data: []byte("step")},
-			{Outcome: which(runID(1), envelope.RunScope, 1), First: 9, Data: []byte("run"), Traceparent: "00-a-b-01"},
+			{Outcome: which(streamstest.RunID(1), envelope.StepScope, 1), First: 9, Data: []byte("step")},
+			{Outcome: which(streamstest.RunID(1), envelope.RunScope, 1), First: 9, Data: []byte("run"), Traceparent: "00-a-b-01"},
 		}
 		if _, err := c.Append(ctx, batch); err != nil {
 			t.Fatal(err)
 		}
-		if got := receive(t, "the run's outcome", outcomes); got.ID != runID(1) || got.Scope != envelope.RunScope || got.N != 1 || got.First != 9 {
+		if got := streamstest.Receive(t, "the run's outcome", outcomes); got.ID != streamstest.RunID(1) || got.Scope != envelope.RunScope || got.N != 1 || got.First != 9 {
 			t.Fatalf("%+v", got)
 		}
-		seq, err := c.PutLetter(ctx, runID(1), "owner", []byte("letter"), "l1", 0)
+		seq, err := c.PutLetter(ctx, streamstest.RunID(1), "owner", []byte("letter"), "l1", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := receive(t, "the letter", letters)
-		if got.ID != runID(1) || got.Owner != "owner" || string(got.Data) != "letter" || got.Seq != seq || got.LetterID != "l1" {
+		got := streamstest.Receive(t, "the letter", letters)
+		if got.ID != streamstest.RunID(1) || got.Owner != "owner" || string(got.Data) != "letter" || got.Seq != seq || got.LetterID != "l1" {
 			t.Fatalf("%+v", got)
 		}
 		testLetters(t, c, seq)
 	})
 }
 
-func testLetters(t *testing.T, c *bus.Conn, seq uint64) {
+func testLetters(t *testing.T, c *streams.Conn, seq uint64) {
 	t.Helper()
-	ctx, other := deadline(t), run.ID{Tenant: "other", Run: "run_1"}
-	if _, err := c.PutLetter(ctx, runID(1), "owner", []byte("other"), "l1", 0); !errors.Is(err, port.ErrConflict) {
+	ctx, other := streamstest.Deadline(t), run.ID{Tenant: "other", Run: "run_1"}
+	if _, err := c.PutLetter(ctx, streamstest.RunID(1), "owner", []byte("other"), "l1", 0); !errors.Is(err, port.ErrConflict) {
 		t.Fatalf("a second letter: %v", err)
 	}
 	if _, err := c.PutLetter(ctx, other, "owner", []byte("x"), "l2", 0); err != nil {
 		t.Fatal(err)
 	}
-	if of, err := c.Lettered(ctx); err != nil || len(of) != 2 || !of[runID(1)] || !of[other] {
+	if of, err := c.Lettered(ctx); err != nil || len(of) != 2 || !of[streamstest.RunID(1)] || !of[other] {
 		t.Fatalf("lettered: %v %v", of, err)
 	}
 	for range 2 { // what is gone is removed
@@ -178,7 +181,7 @@ func testLetters(t *testing.T, c *bus.Conn, seq uint64) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := c.GetLetter(ctx, runID(1), "owner"); !errors.Is(err, port.ErrNotFound) {
+	if _, err := c.GetLetter(ctx, streamstest.RunID(1), "owner"); !errors.Is(err, port.ErrNotFound) {
 		t.Fatalf("get of a removed letter: %v", err)
 	}
 	if of, err := c.Lettered(ctx); err != nil || len(of) != 1 {
@@ -192,23 +195,23 @@ func TestWatchCatchesUpWithManyRecords(t *testing.T) {
 		records = 20_000
 	}
 	server := bustest.Start(t)
-	c := setUp(t, server.URL, bus.Config{})
+	c := streamstest.SetUp(t, server.URL, streams.Config{})
 	js, err := jetstream.New(server.Conn(), jetstream.WithPublishAsyncMaxPending(4000))
 	if err != nil {
 		t.Fatal(err)
 	}
 	body := []byte(strings.Repeat("x", 600))
 	for i := range records {
-		msg := nats.NewMsg(bus.RunSubject(runID(i)))
+		msg := nats.NewMsg(topology.RunSubject(streamstest.RunID(i)))
 		msg.Data = body
 		msg.Header.Set("Agentrun-State", "waiting")
 		msg.Header.Set("Agentrun-Due", fmt.Sprint(1_900_000_000_000+i))
 		msg.Header.Set("Agentrun-Workflow", "resolve_billing_case")
-		if _, err := js.PublishMsgAsync(msg, jetstream.WithStallWait(waitLimit)); err != nil {
+		if _, err := js.PublishMsgAsync(msg, jetstream.WithStallWait(streamstest.WaitLimit)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	receive(t, "all records stored", js.PublishAsyncComplete())
+	streamstest.Receive(t, "all records stored", js.PublishAsyncComplete())
 	runtime.GC()
 	current := make(chan struct{})
 	n, ordered, last := 0, true, uint64(0)
@@ -224,7 +227,7 @@ func TestWatchCatchesUpWithManyRecords(t *testing.T) {
 			last = ch.Seq
 		})
 	})
-	receive(t, "all records", current)
+	streamstest.Receive(t, "all records", current)
 	t.Logf("%d record headers in %s", n, time.Since(start))
 	if n != records || !ordered {
 		t.Fatalf("%d of %d records, ordered %v", n, records, ordered)
@@ -234,7 +237,7 @@ func TestWatchCatchesUpWithManyRecords(t *testing.T) {
 func TestWatchNoticesLostMessages(t *testing.T) {
 	server := bustest.Start(t)
 	proxy := bustest.StartProxy(t, server)
-	c, direct := setUp(t, proxy.URL, bus.Config{}), dial(t, server.URL)
+	c, direct := streamstest.SetUp(t, proxy.URL, streams.Config{}), streamstest.Dial(t, server.URL)
 	var drops atomic.Int64
 	proxy.Drop(func(subject string, _ []byte) bool {
 		return strings.HasPrefix(subject, "agentrun.runs.") && drops.Add(1)%5 == 2 && drops.Load() < 40
@@ -244,18 +247,18 @@ func TestWatchNoticesLostMessages(t *testing.T) {
 	follow(t, func(ctx context.Context) error {
 		return c.WatchRuns(ctx, func(ch port.Change) { changes <- ch })
 	})
-	if got := receive(t, "current", changes); got.Kind != port.Current {
+	if got := streamstest.Receive(t, "current", changes); got.Kind != port.Current {
 		t.Fatalf("%+v", got)
 	}
 	go func() {
 		for i := range records {
-			if _, err := direct.Save(context.Background(), runID(i), nil, port.Header{State: "s"}, 0); err != nil {
+			if _, err := direct.Save(context.Background(), streamstest.RunID(i), nil, port.Header{State: "s"}, 0); err != nil {
 				t.Error(err)
 			}
 		}
 	}()
 	for i := range records {
-		if got := receive(t, "a record", changes); got.ID != runID(i) {
+		if got := streamstest.Receive(t, "a record", changes); got.ID != streamstest.RunID(i) {
 			t.Fatalf("record %d: %+v", i, got)
 		}
 	}
@@ -267,21 +270,21 @@ func TestWatchNoticesLostMessages(t *testing.T) {
 func TestWatchSurvivesAHungServer(t *testing.T) {
 	server := bustest.Start(t)
 	proxy := bustest.StartProxy(t, server)
-	c, direct := setUp(t, proxy.URL, bus.Config{}), dial(t, server.URL)
+	c, direct := streamstest.SetUp(t, proxy.URL, streams.Config{}), streamstest.Dial(t, server.URL)
 	changes := make(chan port.Change, 10)
 	follow(t, func(ctx context.Context) error {
 		return c.WatchRuns(ctx, func(ch port.Change) { changes <- ch })
 	})
-	if got := receive(t, "current", changes); got.Kind != port.Current {
+	if got := streamstest.Receive(t, "current", changes); got.Kind != port.Current {
 		t.Fatalf("%+v", got)
 	}
 	proxy.Hold()
 	proxy.Cut()
-	if _, err := direct.Save(deadline(t), runID(1), nil, port.Header{State: "s"}, 0); err != nil {
+	if _, err := direct.Save(streamstest.Deadline(t), streamstest.RunID(1), nil, port.Header{State: "s"}, 0); err != nil {
 		t.Fatal(err)
 	}
 	proxy.Resume()
-	if got := receive(t, "the record", changes); got.ID != runID(1) {
+	if got := streamstest.Receive(t, "the record", changes); got.ID != streamstest.RunID(1) {
 		t.Fatalf("%+v", got)
 	}
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -37,14 +39,14 @@ type fleet struct {
 // standIn runs a fleet on a fresh server at url, reached with the rights of admin.
 func standIn(t *testing.T, admin string) *fleet {
 	t.Helper()
-	conn, err := bus.Connect(bus.Options{URL: admin, Name: "test", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	conn, err := streams.Connect(streams.Options{Options: bus.Options{URL: admin, Name: "test", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := conn.Setup(ctx, bus.Config{Queues: []string{"default"}}); err != nil {
+	if err := conn.Setup(ctx, streams.Config{Queues: []string{"default"}}); err != nil {
 		t.Fatal(err)
 	}
 	nc, err := nats.Connect(admin)
@@ -377,7 +379,7 @@ func TestSubmitSurvivesARestartOfTheServer(t *testing.T) {
 	s.Stop()
 	s.StartAgain()
 	bustest.Eventually(t, "the stream is back", func() bool {
-		_, err := f.js.Stream(t.Context(), bus.ResultsStream)
+		_, err := f.js.Stream(t.Context(), topology.ResultsStream)
 		return err == nil
 	})
 	f.publish("r", step("a", "ok", ""), end("ok"))

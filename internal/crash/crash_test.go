@@ -13,6 +13,8 @@ import (
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -147,7 +149,7 @@ func TestAStepBlockedByAnUnknownOneIsLetGo(t *testing.T) {
 	for i := range runs {
 		id := run.ID{Tenant: tenant, Run: fmt.Sprintf("p%d", i)}
 		job := fmt.Sprintf(`{"schema":"agentrun.job/v1","tenant":"crash","run_id":"p%d","parallel":true,"steps":[{"step":"w1","tool":"pay","args":{}},{"step":"w2","tool":"pay","args":{}},{"step":"w3","tool":"pay","args":{}}]}`, i)
-		if _, err := f.js.Publish(t.Context(), bus.JobSubject(queue, id), []byte(job)); err != nil {
+		if _, err := f.js.Publish(t.Context(), topology.JobSubject(queue, id), []byte(job)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -167,7 +169,7 @@ func TestAStepBlockedByAnUnknownOneIsLetGo(t *testing.T) {
 // A run that stays open rests with an outcome whose writer died before it had published it: the reconciler does.
 func TestAnOutcomeOwedByAnOpenRunIsPublished(t *testing.T) {
 	f, results := follow(t, time.Second, 1, nil)
-	conn, err := bus.Connect(bus.Options{URL: "nats://" + f.addr, Name: "crash", Logger: slog.New(slog.DiscardHandler)})
+	conn, err := streams.Connect(streams.Options{Options: bus.Options{URL: "nats://" + f.addr, Name: "crash", Logger: slog.New(slog.DiscardHandler)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -221,7 +221,7 @@ func (p *Publisher) publish(ctx context.Context, plan *Plan, job run.Job) {
 	}
 	for first := true; ; first = false {
 		octx, cancel := context.WithTimeout(ctx, time.Second)
-		_, err := p.fleet.js.Publish(octx, bus.JobSubject(queue, plan.ID), data, jetstream.WithRetryAttempts(0))
+		_, err := p.fleet.js.Publish(octx, topology.JobSubject(queue, plan.ID), data, jetstream.WithRetryAttempts(0))
 		cancel()
 		p.mu.Lock()
 		if err == nil {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/generation"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 // An older copy of NATS's store is put back in each round: taken while the server stands still, as a snapshot of a disk is,
@@ -61,7 +61,7 @@ func (r *restore) take(ctx context.Context) error {
 		return err
 	}
 	for r.last = 0; r.last == 0; {
-		if s, err := r.in.fleet.js.Stream(ctx, bus.RunsStream); err == nil {
+		if s, err := r.in.fleet.js.Stream(ctx, topology.RunsStream); err == nil {
 			r.last = s.CachedInfo().State.LastSeq
 		} else if !pause(ctx, 50*time.Millisecond) {
 			return ctx.Err()
@@ -120,7 +120,7 @@ type member struct {
 func (r *restore) all(ctx context.Context, fits func(*Process, member) bool) bool {
 	octx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	s, err := stored(octx, r.in.fleet.js, bus.RunsStream)
+	s, err := stored(octx, r.in.fleet.js, topology.RunsStream)
 	if err != nil {
 		return false
 	}
@@ -212,7 +212,7 @@ func (r *restore) waitSettled(ctx context.Context) bool {
 func (r *restore) generation(ctx context.Context) (name string, missing int, ok bool) {
 	octx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	s, err := stored(octx, r.in.fleet.js, bus.RunsStream)
+	s, err := stored(octx, r.in.fleet.js, topology.RunsStream)
 	if err != nil {
 		return "", 0, false
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -62,7 +62,7 @@ func (r *Results) Follow(ctx context.Context, js jetstream.JetStream, heard func
 		if now := r.now(); now != epoch {
 			epoch, next = now, 1
 		}
-		m, err := nextMessage(ctx, js, bus.ResultsStream, next)
+		m, err := nextMessage(ctx, js, topology.ResultsStream, next)
 		if err != nil {
 			pause(ctx, 10*time.Millisecond)
 			continue
@@ -130,7 +130,7 @@ func (r *Results) add(m *jetstream.RawStreamMsg) (run.ID, *envelope.Outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = time.Now()
-	id, scope, ok := bus.ParseResultSubject(m.Subject)
+	id, scope, ok := topology.ParseResultSubject(m.Subject)
 	t := Told{Seq: m.Sequence, Stored: m.Time}
 	if err := json.Unmarshal(m.Data, &t.message); err != nil || !ok || t.Scope != scope || t.RunID != id.Run || t.Tenant != id.Tenant {
 		r.odd = append(r.odd, fmt.Sprintf("message %d on %s: %v: %.200s", m.Sequence, m.Subject, err, m.Data))
@@ -185,8 +185,8 @@ type State struct {
 // readState reads records, letters and alerts.
 func readState(ctx context.Context, js jetstream.JetStream) (*State, error) {
 	s := &State{Records: map[run.ID]*run.Run{}, Letters: map[run.ID][]deadletter.Letter{}, Alerts: map[string]int{}}
-	err := all(ctx, js, bus.RunsStream, func(m *jetstream.RawStreamMsg) {
-		id, ok := bus.ParseRunSubject(m.Subject)
+	err := all(ctx, js, topology.RunsStream, func(m *jetstream.RawStreamMsg) {
+		id, ok := topology.ParseRunSubject(m.Subject)
 		if !ok || id == port.ActiveID {
 			return
 		}
@@ -200,8 +200,8 @@ func readState(ctx context.Context, js jetstream.JetStream) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = all(ctx, js, bus.LettersStream, func(m *jetstream.RawStreamMsg) {
-		t, _, r, _ := bus.ParseLetterSubject(m.Subject)
+	err = all(ctx, js, topology.LettersStream, func(m *jetstream.RawStreamMsg) {
+		t, _, r, _ := topology.ParseLetterSubject(m.Subject)
 		var l deadletter.Letter
 		if err := json.Unmarshal(m.Data, &l); err != nil {
 			s.Odd = append(s.Odd, fmt.Sprintf("letter on %s: %v", m.Subject, err))
@@ -212,7 +212,7 @@ func readState(ctx context.Context, js jetstream.JetStream) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = all(ctx, js, bus.AlertsStream, func(m *jetstream.RawStreamMsg) {
+	err = all(ctx, js, topology.AlertsStream, func(m *jetstream.RawStreamMsg) {
 		var a deadletter.Alert
 		if json.Unmarshal(m.Data, &a) == nil {
 			s.Alerts[a.ReasonCode]++

@@ -18,6 +18,8 @@ import (
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -148,7 +150,7 @@ func (s *Speed) recovery(ctx context.Context, bin binaries, dir string, rounds i
 
 func submit(ctx context.Context, f *Fleet, name, tool string) (run.ID, error) {
 	id := run.ID{Tenant: tenant, Run: name}
-	_, err := f.js.Publish(ctx, bus.JobSubject(queue, id), singleStep(id, tool))
+	_, err := f.js.Publish(ctx, topology.JobSubject(queue, id), singleStep(id, tool))
 	return id, err
 }
 
@@ -266,12 +268,12 @@ func expired(ctx context.Context, bin binaries, dir string, n int) (time.Duratio
 		return 0, err
 	}
 	defer f.Close()
-	conn, err := bus.Connect(bus.Options{URL: "nats://" + f.addr, Name: "crash", Logger: slog.New(slog.DiscardHandler)})
+	conn, err := streams.Connect(streams.Options{Options: bus.Options{URL: "nats://" + f.addr, Name: "crash", Logger: slog.New(slog.DiscardHandler)}})
 	if err != nil {
 		return 0, err
 	}
 	defer conn.Close()
-	if err := conn.Setup(ctx, bus.Config{Replicas: 1, RunRetention: 168 * time.Hour, MaxRuns: 4e6, MaxJobs: 1e6, MaxLetters: 1e6, AckWait: 2 * lease}); err != nil {
+	if err := conn.Setup(ctx, streams.Config{Replicas: 1, RunRetention: 168 * time.Hour, MaxRuns: 4e6, MaxJobs: 1e6, MaxLetters: 1e6, AckWait: 2 * lease}); err != nil {
 		return 0, err
 	}
 	records := app.NewRecords(conn, 168*time.Hour)
@@ -280,14 +282,14 @@ func expired(ctx context.Context, bin binaries, dir string, n int) (time.Duratio
 			return 0, err
 		}
 	}
-	c, err := f.js.OrderedConsumer(ctx, bus.RunsStream, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverNewPolicy, HeadersOnly: true})
+	c, err := f.js.OrderedConsumer(ctx, topology.RunsStream, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverNewPolicy, HeadersOnly: true})
 	if err != nil {
 		return 0, err
 	}
 	free := map[string]bool{}
 	done := make(chan struct{})
 	watch, err := c.Consume(func(m jetstream.Msg) {
-		if id, ok := bus.ParseRunSubject(m.Subject()); ok && id != port.ActiveID && m.Headers().Get("Agentrun-Lease") == "" && !free[m.Subject()] {
+		if id, ok := topology.ParseRunSubject(m.Subject()); ok && id != port.ActiveID && m.Headers().Get("Agentrun-Lease") == "" && !free[m.Subject()] {
 			if free[m.Subject()] = true; len(free) == n {
 				close(done)
 			}

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -157,8 +157,8 @@ func (o *Result) fill(f *Fleet, pub *Publisher, results *Results, j *judge, deat
 // settle waits until every run has its end and nothing is left in the queues. What has not settled in time is returned.
 func settle(ctx context.Context, f *Fleet, pub *Publisher, results *Results, opt Options) (unsettled []string) {
 	for start := time.Now(); ; {
-		jobs, err1 := left(ctx, f.js, bus.JobsStream)
-		wakes, err2 := left(ctx, f.js, bus.WakesStream)
+		jobs, err1 := left(ctx, f.js, topology.JobsStream)
+		wakes, err2 := left(ctx, f.js, topology.WakesStream)
 		open := pub.Unfinished()
 		// Then nothing more may come: late commits, late replies and repeated jobs included.
 		if err1 == nil && err2 == nil && jobs == 0 && wakes == 0 && open == 0 && results.Quiet() > 3*time.Second {

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -37,7 +37,7 @@ func TestCase33KilledAtEveryBoundary(t *testing.T) {
 	var all []boundary
 	for _, loses := range []bool{true, false} {
 		for nth := 1; nth <= 3; nth++ {
-			all = append(all, boundary{stream: bus.RunsStream, nth: nth, loses: loses}, boundary{stream: bus.ResultsStream, nth: nth, loses: loses})
+			all = append(all, boundary{stream: topology.RunsStream, nth: nth, loses: loses}, boundary{stream: topology.ResultsStream, nth: nth, loses: loses})
 		}
 	}
 	all = append(all, boundary{wire: "arrived, nothing done"}, boundary{wire: "done, not answered"})

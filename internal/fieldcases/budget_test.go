@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -57,7 +57,7 @@ func TestCase22ACeilingIsNamed(t *testing.T) {
 // mustLetters waits until there are n dead letters.
 func mustLetters(w *world, n uint64) {
 	w.t.Helper()
-	w.until(fmt.Sprintf("there are %d letters", n), func() bool { return w.waiting(bus.LettersStream) == n })
+	w.until(fmt.Sprintf("there are %d letters", n), func() bool { return w.waiting(topology.LettersStream) == n })
 }
 
 // A read that always answers 503: the gaps between the requests, as the tool sees them, grow by the policy up to its
@@ -140,7 +140,7 @@ func TestCase20AToolIsDown(t *testing.T) {
 	for i := range jobs {
 		w.mustEnd(fmt.Sprintf("down%d", i), envelope.OK, "")
 	}
-	if n := w.waiting(bus.LettersStream); n > 0 {
+	if n := w.waiting(topology.LettersStream); n > 0 {
 		t.Errorf("%d dead letters", n)
 	}
 	// Held by not_before, not hammered: far fewer requests than attempts times jobs.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -98,11 +98,11 @@ var coreFlows = map[string]func(t *testing.T, w *world, id string){
 		}
 		ctx, cancel := w.deadline()
 		defer cancel()
-		s, err := w.js.Stream(ctx, bus.LettersStream)
+		s, err := w.js.Stream(ctx, topology.LettersStream)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := s.GetLastMsgForSubject(ctx, bus.LetterSubject(tenant, "oncall", id))
+		m, err := s.GetLastMsgForSubject(ctx, topology.LetterSubject(tenant, "oncall", id))
 		if err != nil {
 			t.Fatalf("the letter: %v", err)
 		}
@@ -302,7 +302,7 @@ func TestCase12EveryTenthFails(t *testing.T) {
 				}
 				w.mustEnd(id, word, reason)
 			}
-			for _, stream := range []string{bus.JobsStream, bus.WakesStream} {
+			for _, stream := range []string{topology.JobsStream, topology.WakesStream} {
 				bustest.Eventually(t, stream+" is empty, its consumers too", func() bool { return w.waiting(stream) == 0 && w.undelivered(stream) == 0 })
 			}
 			if got := w.letters(); !slices.Equal(got, bad) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -76,11 +76,11 @@ func TestCase08OnlyTheReconcilerIsLeft(t *testing.T) {
 func (w *world) woken(queue, runID string) bool {
 	ctx, cancel := w.deadline()
 	defer cancel()
-	s, err := w.js.Stream(ctx, bus.WakesStream)
+	s, err := w.js.Stream(ctx, topology.WakesStream)
 	if err != nil {
 		return false
 	}
-	_, err = s.GetLastMsgForSubject(ctx, bus.WakeSubject(queue, run.ID{Tenant: tenant, Run: runID}))
+	_, err = s.GetLastMsgForSubject(ctx, topology.WakeSubject(queue, run.ID{Tenant: tenant, Run: runID}))
 	return err == nil
 }
 
@@ -164,13 +164,13 @@ func TestCase17RecoveryDoesNotWaitForTheQueue(t *testing.T) {
 	w.follow()
 	ctx, cancel := w.deadline()
 	defer cancel()
-	c, err := w.js.Consumer(ctx, bus.JobsStream, bus.ConsumerName("default"))
+	c, err := w.js.Consumer(ctx, topology.JobsStream, topology.ConsumerName("default"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := c.CachedInfo().Config
 	config.AckWait = 10 * time.Minute
-	if _, err := w.js.UpdateConsumer(ctx, bus.JobsStream, config); err != nil {
+	if _, err := w.js.UpdateConsumer(ctx, topology.JobsStream, config); err != nil {
 		t.Fatal(err)
 	}
 	w.provider.script(func(c call) plan {
@@ -209,7 +209,7 @@ func TestCase18ADeathBeforeTheRequestCostsNoAttempt(t *testing.T) {
 		w.reconciler("r1")
 		w.follow()
 		// The record says executing, and the worker never learns that it does.
-		proxy.Drop(func(_ string, payload []byte) bool { return strings.Contains(string(payload), bus.RunsStream) })
+		proxy.Drop(func(_ string, payload []byte) bool { return strings.Contains(string(payload), topology.RunsStream) })
 		for _, r := range []string{"read", "write"} {
 			w.publish(r, once, do("s", r))
 			bustest.Eventually(t, r+" is executing", func() bool { rec := w.record(r); return rec != nil && rec.Lease != nil })

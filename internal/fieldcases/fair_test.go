@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -26,7 +26,7 @@ func (w *world) queueFor(queue, tenant, runID, tool string, more map[string]any)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	if _, err := w.js.Publish(ctx, bus.JobSubject(queue, run.ID{Tenant: tenant, Run: runID}), data); err != nil {
+	if _, err := w.js.Publish(ctx, topology.JobSubject(queue, run.ID{Tenant: tenant, Run: runID}), data); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -239,7 +239,7 @@ func TestManyTenantsOneConsumer(t *testing.T) {
 	w.balanced()
 	ctx, cancel := w.deadline()
 	defer cancel()
-	stream, err := w.js.Stream(ctx, bus.JobsStream)
+	stream, err := w.js.Stream(ctx, topology.JobsStream)
 	if err != nil {
 		t.Fatal(err)
 	}

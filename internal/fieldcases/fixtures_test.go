@@ -20,10 +20,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/app"
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/strictjson"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -78,7 +78,7 @@ type stored struct {
 }
 
 var fixtureStreams = []string{
-	bus.RunsStream, bus.LettersStream, bus.ResultsStream, bus.AlertsStream, bus.WakesStream, bus.JobsStream,
+	topology.RunsStream, topology.LettersStream, topology.ResultsStream, topology.AlertsStream, topology.WakesStream, topology.JobsStream,
 }
 
 // fromRead are headers that the server adds to what it reads out.

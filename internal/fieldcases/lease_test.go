@@ -9,8 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -43,12 +43,12 @@ func TestCase02LongCallAndTheRedeliveryOfAFinishedRun(t *testing.T) {
 	}
 	w.idle()
 	// No acknowledgement of an outcome comes back from now on, so that the worker cannot go on to acknowledge the job.
-	proxy.Drop(func(_ string, payload []byte) bool { return strings.Contains(string(payload), bus.ResultsStream) })
+	proxy.Drop(func(_ string, payload []byte) bool { return strings.Contains(string(payload), topology.ResultsStream) })
 	w.publish("last", nil, do("s", "short"))
 	w.mustEnd("last", envelope.OK, "")
 	executor.kill()
 	proxy.Drop(nil)
-	if w.waiting(bus.JobsStream) != 1 {
+	if w.waiting(topology.JobsStream) != 1 {
 		t.Fatal("the job was acknowledged before its outcomes were known to be stored")
 	}
 	executor.start()
@@ -192,7 +192,7 @@ func (w *world) raw(runID string) *jetstream.RawStreamMsg {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	s, err := w.js.Stream(ctx, bus.RunsStream)
+	s, err := w.js.Stream(ctx, topology.RunsStream)
 	if err != nil {
 		w.t.Fatal(err)
 	}

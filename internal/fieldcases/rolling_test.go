@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/app"
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -269,7 +269,7 @@ type marks struct{ region, lanes, zones, events int }
 func (w *world) keeps() *kept {
 	w.t.Helper()
 	k := &kept{seen: map[string]marks{}, last: map[string]marks{}}
-	cons, err := w.js.OrderedConsumer(w.t.Context(), bus.RunsStream, jetstream.OrderedConsumerConfig{})
+	cons, err := w.js.OrderedConsumer(w.t.Context(), topology.RunsStream, jetstream.OrderedConsumerConfig{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func (k *kept) check(w *world) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
 	defer cancel()
-	stream, err := w.js.Stream(ctx, bus.RunsStream)
+	stream, err := w.js.Stream(ctx, topology.RunsStream)
 	if err != nil {
 		w.t.Fatal(err)
 	}

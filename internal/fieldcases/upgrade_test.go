@@ -15,11 +15,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/app"
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -135,7 +135,7 @@ func (w *world) knows(data string) {
 	w.t.Helper()
 	ctx, cancel := w.deadline()
 	defer cancel()
-	s, err := w.js.Stream(ctx, bus.RunsStream)
+	s, err := w.js.Stream(ctx, topology.RunsStream)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestStoredFormIsKept(t *testing.T) {
 	}
 	states := map[string]bool{}
 	missing := fieldsOf(reflect.TypeFor[run.Run](), "", map[string]bool{})
-	for _, m := range f.messages(t, bus.RunsStream) {
+	for _, m := range f.messages(t, topology.RunsStream) {
 		if strings.HasSuffix(m.Subject, "_fleet.reconciler") {
 			continue
 		}
@@ -196,7 +196,7 @@ func TestStoredFormIsKept(t *testing.T) {
 	if got := facts(t, data); string(got) != string(said) {
 		t.Errorf("the journal said\n%s\nand is read as\n%s", said, got)
 	}
-	for _, m := range f.messages(t, bus.LettersStream) {
+	for _, m := range f.messages(t, topology.LettersStream) {
 		l := new(deadletter.Letter)
 		if err := json.Unmarshal(m.Data, l); err != nil {
 			t.Fatalf("%s: %v", m.Subject, err)
@@ -204,7 +204,7 @@ func TestStoredFormIsKept(t *testing.T) {
 		got, err := strictjson.Marshal(l)
 		same(m, got, err)
 	}
-	for _, m := range f.messages(t, bus.ResultsStream) {
+	for _, m := range f.messages(t, topology.ResultsStream) {
 		o := new(envelope.Outcome)
 		if err := json.Unmarshal(m.Data, o); err != nil {
 			t.Fatalf("%s: %v", m.Subject, err)
@@ -212,7 +212,7 @@ func TestStoredFormIsKept(t *testing.T) {
 		got, err := strictjson.Marshal(o)
 		same(m, got, err)
 	}
-	for _, m := range f.messages(t, bus.AlertsStream) {
+	for _, m := range f.messages(t, topology.AlertsStream) {
 		a := new(deadletter.Alert)
 		if err := json.Unmarshal(m.Data, a); err != nil {
 			t.Fatalf("%s: %v", m.Subject, err)
@@ -267,11 +267,11 @@ func TestNewerVersionsAreLeftAlone(t *testing.T) {
 	w.knows(data)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
 	defer cancel()
-	stream, err := w.js.Stream(ctx, bus.RunsStream)
+	stream, err := w.js.Stream(ctx, topology.RunsStream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	subject := func(id string) string { return bus.RunSubject(run.ID{Tenant: tenant, Run: id}) }
+	subject := func(id string) string { return topology.RunSubject(run.ID{Tenant: tenant, Run: id}) }
 	// rewrite is what a newer version does to a record.
 	rewrite := func(subject, from, to string) *jetstream.RawStreamMsg {
 		t.Helper()

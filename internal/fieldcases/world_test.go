@@ -18,8 +18,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -259,7 +259,7 @@ func (w *world) read(ctx context.Context) {
 	w.mu.Unlock()
 	setup, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	cons, err := w.js.OrderedConsumer(setup, bus.ResultsStream, jetstream.OrderedConsumerConfig{
+	cons, err := w.js.OrderedConsumer(setup, topology.ResultsStream, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
 	})
 	if err != nil {
@@ -349,7 +349,7 @@ func (w *world) send(queue, runID string, data []byte) {
 	defer cancel()
 	for {
 		once, end := context.WithTimeout(ctx, 2*time.Second)
-		_, err := w.js.Publish(once, bus.JobSubject(queue, run.ID{Tenant: tenant, Run: runID}), data, jetstream.WithRetryAttempts(0))
+		_, err := w.js.Publish(once, topology.JobSubject(queue, run.ID{Tenant: tenant, Run: runID}), data, jetstream.WithRetryAttempts(0))
 		end()
 		if err == nil {
 			return
@@ -426,11 +426,11 @@ func (w *world) record(runID string) *run.Run {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	stream, err := w.js.Stream(ctx, bus.RunsStream)
+	stream, err := w.js.Stream(ctx, topology.RunsStream)
 	if err != nil {
 		return nil
 	}
-	m, err := stream.GetLastMsgForSubject(ctx, bus.RunSubject(run.ID{Tenant: tenant, Run: runID}))
+	m, err := stream.GetLastMsgForSubject(ctx, topology.RunSubject(run.ID{Tenant: tenant, Run: runID}))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil
 	}
@@ -481,7 +481,7 @@ func (w *world) letters() []string {
 	w.t.Helper()
 	ctx, cancel := w.deadline()
 	defer cancel()
-	s, err := w.js.Stream(ctx, bus.LettersStream)
+	s, err := w.js.Stream(ctx, topology.LettersStream)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -502,7 +502,7 @@ func (w *world) letters() []string {
 // idle waits until the queue has nothing left.
 func (w *world) idle() {
 	w.t.Helper()
-	bustest.Eventually(w.t, "the queue is empty", func() bool { return w.waiting(bus.JobsStream) == 0 })
+	bustest.Eventually(w.t, "the queue is empty", func() bool { return w.waiting(topology.JobsStream) == 0 })
 }
 
 // balanced checks what must hold whatever happened: outcomes numbered without gap or repeat, one end for each episode, and

@@ -17,6 +17,9 @@ import (
 	"github.com/agentrun/executor/internal/journal/journaltest"
 	"github.com/agentrun/executor/internal/operator"
 	"github.com/agentrun/executor/internal/port"
+	pulling "github.com/agentrun/executor/internal/queue"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -51,12 +54,12 @@ func both(t *testing.T, suite func(t *testing.T, p *parts)) {
 	})
 	t.Run("real", func(t *testing.T) {
 		server := bustest.Start(t)
-		conn, err := bus.Connect(bus.Options{URL: server.URL, Name: "sim", Logger: quiet})
+		conn, err := streams.Connect(streams.Options{Options: bus.Options{URL: server.URL, Name: "sim", Logger: quiet}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(conn.Close)
-		if err := conn.Setup(t.Context(), bus.Config{Queues: []string{"default"}, AckWait: 10 * time.Second}); err != nil {
+		if err := conn.Setup(t.Context(), streams.Config{Queues: []string{"default"}, AckWait: 10 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		js, err := jetstream.New(conn.NATS())
@@ -66,12 +69,12 @@ func both(t *testing.T, suite func(t *testing.T, p *parts)) {
 		suite(t, &parts{
 			store: conn, waker: conn, watch: operator.NewIndex(blind{}, time.Now).Feed(conn), fleet: conn,
 			publish: func(id run.ID, data []byte) {
-				if _, err := js.Publish(t.Context(), bus.JobSubject("default", id), data); err != nil {
+				if _, err := js.Publish(t.Context(), topology.JobSubject("default", id), data); err != nil {
 					t.Fatal(err)
 				}
 			},
 			pull: func(deliver func(port.Delivery)) worker.Puller {
-				pl, err := conn.NewPuller([]string{"default"}, bus.Turns{}, deliver)
+				pl, err := pulling.New(conn.Conn, []string{"default"}, pulling.Turns{}, deliver)
 				if err != nil {
 					t.Fatal(err)
 				}

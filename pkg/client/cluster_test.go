@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/streams"
 	"github.com/agentrun/executor/pkg/client"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -21,14 +22,14 @@ import (
 func TestWatchOnACluster(t *testing.T) {
 	t.Parallel() // it waits
 	cluster := bustest.StartCluster(t)
-	conn, err := bus.Connect(bus.Options{URL: cluster.URL, Name: "test", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	conn, err := streams.Connect(streams.Options{Options: bus.Options{URL: cluster.URL, Name: "test", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if err := conn.Setup(ctx, bus.Config{Replicas: 3, Queues: []string{"default"}}); err != nil {
+	if err := conn.Setup(ctx, streams.Config{Replicas: 3, Queues: []string{"default"}}); err != nil {
 		t.Fatal(err)
 	}
 	js := stream(t, connect(t, cluster.URL))

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.opentelemetry.io/otel/propagation"
 
-	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -141,7 +141,7 @@ func (c *Client) Publish(ctx context.Context, p *Prepared, o Options) (*Receipt,
 	if !run.ValidID(queue) {
 		return nil, fmt.Errorf("%q is no queue name (letters, digits, _ and -, at most 64, the first a letter or digit)", queue)
 	}
-	msg := &nats.Msg{Subject: bus.JobSubject(queue, p.id), Data: p.data, Header: nats.Header{}}
+	msg := &nats.Msg{Subject: topology.JobSubject(queue, p.id), Data: p.data, Header: nats.Header{}}
 	if o.Traceparent != "" {
 		msg.Header["traceparent"] = []string{o.Traceparent}
 	} else {

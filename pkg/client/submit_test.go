@@ -30,7 +30,7 @@ func TestSubmitErrors(t *testing.T) {
 	if _, err := c.GetRun(ctx, "acme", "r1"); !errors.Is(err, client.ErrNoReconciler) {
 		t.Errorf("a call without a reconciler: %v", err)
 	}
-	streams(t, full.URL, 1)
+	withStreams(t, full.URL, 1)
 	c = newClient(t, connect(t, full.URL))
 	if _, err := c.Submit(ctx, job, client.Options{}); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestSubmitErrors(t *testing.T) {
 	}
 	// A server that hangs: the caller is told that the job may be there.
 	s := bustest.Start(t)
-	streams(t, s.URL, 0)
+	withStreams(t, s.URL, 0)
 	proxy := bustest.StartProxy(t, s)
 	c = newClient(t, connect(t, proxy.URL))
 	proxy.Hold()
@@ -72,7 +72,7 @@ func TestSubmitErrors(t *testing.T) {
 // The trace context of the options, else of the span in ctx, goes with the job.
 func TestSubmitPassesTheTraceOn(t *testing.T) {
 	s := bustest.Start(t)
-	streams(t, s.URL, 0)
+	withStreams(t, s.URL, 0)
 	nc := connect(t, s.URL)
 	c := newClient(t, nc)
 	sub, err := nc.SubscribeSync("agentrun.jobs.bulk.acme.>")

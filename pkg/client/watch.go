@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -73,7 +73,7 @@ func (c *Client) Watch(ctx context.Context, tenant, runID string) (*Watch, error
 	if err != nil {
 		return nil, err
 	}
-	w := &Watch{c: c, id: id, subject: bus.ResultSubject(id, ">"), n: map[envelope.Scope]int{}}
+	w := &Watch{c: c, id: id, subject: topology.ResultSubject(id, ">"), n: map[envelope.Scope]int{}}
 	w.status = c.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	if err := w.begin(ctx); err != nil {
 		w.Stop()
@@ -213,7 +213,7 @@ func (w *Watch) begin(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case errors.Is(err, jetstream.ErrStreamNotFound):
-			return fmt.Errorf("no stream %s: %w", bus.ResultsStream, ErrNoStreams)
+			return fmt.Errorf("no stream %s: %w", topology.ResultsStream, ErrNoStreams)
 		case errors.Is(err, ErrNotAllowed):
 			w.c.denials.Store(consumerOf+w.id.Tenant, true)
 			return w.listen(ctx)
@@ -264,7 +264,7 @@ func (w *Watch) consume(ctx context.Context) error {
 	name := inbox[strings.LastIndexByte(inbox, '.')+1:] // random
 	ctx, cancel := context.WithTimeout(ctx, createWithin)
 	defer cancel()
-	ctx, stop := w.c.unlessDenied(ctx, w.c.api.Subject("CONSUMER.CREATE."+bus.ResultsStream+"."+name+"."+w.subject), inbox)
+	ctx, stop := w.c.unlessDenied(ctx, w.c.api.Subject("CONSUMER.CREATE."+topology.ResultsStream+"."+name+"."+w.subject), inbox)
 	defer stop()
 	config := jetstream.ConsumerConfig{
 		Name: name, FilterSubject: w.subject, DeliverSubject: inbox, DeliverPolicy: jetstream.DeliverAllPolicy,
@@ -273,7 +273,7 @@ func (w *Watch) consume(ctx context.Context) error {
 	if w.after > 0 {
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, w.after+1
 	}
-	consumer, err := w.c.js.CreatePushConsumer(ctx, bus.ResultsStream, config)
+	consumer, err := w.c.js.CreatePushConsumer(ctx, topology.ResultsStream, config)
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrNotAllowed) {
 		return cause
 	}
@@ -322,7 +322,7 @@ func (w *Watch) last(ctx context.Context) (out []*nats.Msg) {
 		return nil
 	}
 	for _, scope := range []envelope.Scope{envelope.StepScope, envelope.RunScope} {
-		m, err := w.direct(ctx, bus.ResultSubject(w.id, scope))
+		m, err := w.direct(ctx, topology.ResultSubject(w.id, scope))
 		if errors.Is(err, ErrNotAllowed) {
 			w.c.denials.Store(directOf+w.id.Tenant, true)
 			return nil
@@ -337,7 +337,7 @@ func (w *Watch) last(ctx context.Context) (out []*nats.Msg) {
 func (w *Watch) direct(ctx context.Context, subject string) (*nats.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, createWithin)
 	defer cancel()
-	subject = w.c.api.Subject("DIRECT.GET." + bus.ResultsStream + "." + subject)
+	subject = w.c.api.Subject("DIRECT.GET." + topology.ResultsStream + "." + subject)
 	ctx, stop := w.c.unlessDenied(ctx, subject)
 	defer stop()
 	m, err := w.c.nc.RequestWithContext(ctx, subject, nil)

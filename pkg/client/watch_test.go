@@ -17,20 +17,21 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/streams"
 	"github.com/agentrun/executor/pkg/client"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
 // streams makes the streams on a server, as an executor would, and returns what publishes outcomes.
-func streams(t *testing.T, url string, maxJobs int64) jetstream.JetStream {
+func withStreams(t *testing.T, url string, maxJobs int64) jetstream.JetStream {
 	t.Helper()
-	conn, err := bus.Connect(bus.Options{URL: url, Name: "test", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	conn, err := streams.Connect(streams.Options{Options: bus.Options{URL: url, Name: "test", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	if err := conn.Setup(t.Context(), bus.Config{Queues: []string{"default"}, MaxJobs: maxJobs}); err != nil {
+	if err := conn.Setup(t.Context(), streams.Config{Queues: []string{"default"}, MaxJobs: maxJobs}); err != nil {
 		t.Fatal(err)
 	}
 	return stream(t, connect(t, url))
@@ -108,7 +109,7 @@ func read(ctx context.Context, w *client.Watch) (ids []string, err error) {
 // begins afterwards.
 func TestWatchSurvivesBrokenConnections(t *testing.T) {
 	s := bustest.Start(t)
-	js := streams(t, s.URL, 0)
+	js := withStreams(t, s.URL, 0)
 	proxy := bustest.StartProxy(t, s)
 	c := newClient(t, connect(t, proxy.URL))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -162,7 +163,7 @@ func TestWatchSurvivesBrokenConnections(t *testing.T) {
 // Messages that get lost on the way, and a server that is started anew, are read again.
 func TestWatchReadsAgainWhatWasLost(t *testing.T) {
 	s := bustest.Start(t)
-	js := streams(t, s.URL, 0)
+	js := withStreams(t, s.URL, 0)
 	proxy := bustest.StartProxy(t, s)
 	c := newClient(t, connect(t, proxy.URL))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -205,7 +206,7 @@ func TestWatchReadsAgainWhatWasLost(t *testing.T) {
 func TestWatchReadsALongRun(t *testing.T) {
 	t.Parallel() // it waits
 	s := bustest.Start(t)
-	js := streams(t, s.URL, 0)
+	js := withStreams(t, s.URL, 0)
 	const steps = 5000
 	for n := 1; n <= steps; n++ {
 		data := fmt.Appendf(nil, `{"id":"acme/long/step/%d","n":%d,"scope":"step","outcome":"ok","step":"s"}`, n, n)
@@ -233,7 +234,7 @@ var errLost = errors.New("lost")
 
 func TestWaitAnswersFromTheStream(t *testing.T) {
 	s := bustest.Start(t)
-	js := streams(t, s.URL, 0)
+	js := withStreams(t, s.URL, 0)
 	c := newClient(t, connect(t, s.URL))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -301,7 +302,7 @@ func TestLeastPermissions(t *testing.T) {
 		o.Users = []*server.User{{Username: "admin", Password: "pw"}, user("shop", mayRead), user("blind")}
 	})
 	as := func(name string) string { return strings.Replace(s.URL, "nats://", "nats://"+name+":pw@", 1) }
-	js := streams(t, as("admin"), 0)
+	js := withStreams(t, as("admin"), 0)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, name := range []string{"shop", "blind"} {
@@ -349,7 +350,7 @@ func TestLastOutcomesAreEnoughForTheEnd(t *testing.T) {
 		}}}
 	})
 	proxy := bustest.StartProxy(t, s)
-	js := streams(t, strings.Replace(s.URL, "nats://", "nats://admin:pw@", 1), 0)
+	js := withStreams(t, strings.Replace(s.URL, "nats://", "nats://admin:pw@", 1), 0)
 	c := newClient(t, connect(t, strings.Replace(proxy.URL, "nats://", "nats://shop:pw@", 1), nats.CustomInboxPrefix("_INBOX_shop")))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

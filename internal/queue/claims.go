@@ -1,4 +1,4 @@
-package bus
+package queue
 
 import (
 	"encoding/binary"
@@ -30,7 +30,7 @@ func OpenClaims(path string) (*Claims, error) {
 	c := &Claims{avoid: map[uint64]bool{}, used: map[uint64]int64{}}
 	data, err := os.ReadFile(path)
 	if err != nil && !os.IsNotExist(err) {
-		return nil, fmt.Errorf("bus: claims: %w", err)
+		return nil, fmt.Errorf("queue: claims: %w", err)
 	}
 	for ; len(data) >= 8 && len(c.avoid) < claimsMost; data = data[8:] {
 		if seq := binary.LittleEndian.Uint64(data); seq != 0 {
@@ -38,7 +38,7 @@ func OpenClaims(path string) (*Claims, error) {
 		}
 	}
 	if c.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
-		return nil, fmt.Errorf("bus: claims: %w", err)
+		return nil, fmt.Errorf("queue: claims: %w", err)
 	}
 	// The sequences that are avoided stay at the front: this process may die of something else.
 	for seq := range c.avoid {
@@ -48,7 +48,7 @@ func OpenClaims(path string) (*Claims, error) {
 	}
 	if err := c.file.Truncate(c.end); err != nil {
 		_ = c.file.Close()
-		return nil, fmt.Errorf("bus: claims: %w", err)
+		return nil, fmt.Errorf("queue: claims: %w", err)
 	}
 	return c, nil
 }

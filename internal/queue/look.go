@@ -1,4 +1,4 @@
-package bus
+package queue
 
 import (
 	"context"
@@ -10,7 +10,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -37,7 +39,7 @@ func (p *Puller) look(ctx context.Context, s *source, budget int) (read int, err
 		} `json:"delivered"`
 		Pending uint64 `json:"num_pending"`
 	}
-	if err := p.conn.api(ctx, "CONSUMER.INFO."+s.stream+"."+ConsumerName(s.queue), nil, &info); err != nil {
+	if err := p.conn.Ask(ctx, "CONSUMER.INFO."+s.stream+"."+topology.ConsumerName(s.queue), nil, &info); err != nil {
 		return 0, err
 	}
 	p.mu.Lock()
@@ -51,7 +53,7 @@ func (p *Puller) look(ctx context.Context, s *source, budget int) (read int, err
 	from, room := max(s.ahead.next, s.ahead.floor+1), min(budget, aheadMost-s.ahead.n)
 	p.mu.Unlock()
 	for read < room {
-		batch, err := p.conn.listNext(ctx, s.stream, queueFilter(s.prefix, s.queue), from, min(lookBatch, room-read))
+		batch, err := listNext(ctx, p.conn, s.stream, topology.InQueue(s.prefix, s.queue), from, min(lookBatch, room-read))
 		if err != nil {
 			return read, err
 		}
@@ -60,7 +62,7 @@ func (p *Puller) look(ctx context.Context, s *source, budget int) (read int, err
 		}
 		p.mu.Lock()
 		for _, m := range batch {
-			tokens := parseQueueSubject(s.prefix, m.Subject)
+			tokens := topology.ParseQueueSubject(s.prefix, m.Subject)
 			tenant, priority := tokens.ID.Tenant, run.DefaultPriority
 			if !s.wake && p.turns.Claims.avoided(m.Seq) {
 				s.ahead.see(m.Seq, tenant, tokens.ID.Run)
@@ -81,7 +83,7 @@ func (p *Puller) look(ctx context.Context, s *source, budget int) (read int, err
 }
 
 // listNext reads the first messages of a filter from a sequence on, at most n of them, by the direct API: it may be behind.
-func (c *Conn) listNext(ctx context.Context, stream, filter string, from uint64, n int) ([]*storedMessage, error) {
+func listNext(ctx context.Context, c *bus.Conn, stream, filter string, from uint64, n int) ([]*bus.Stored, error) {
 	ask, err := json.Marshal(struct {
 		Seq   uint64 `json:"seq"`
 		Next  string `json:"next_by_subj"`
@@ -91,18 +93,18 @@ func (c *Conn) listNext(ctx context.Context, stream, filter string, from uint64,
 	if err != nil {
 		return nil, err
 	}
-	inbox := c.nc.NewInbox()
-	sub, err := c.nc.SubscribeSync(inbox)
+	inbox := c.NATS().NewInbox()
+	sub, err := c.NATS().SubscribeSync(inbox)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	if err := c.nc.PublishRequest(c.opts.API.Subject("DIRECT.GET."+stream), inbox, ask); err != nil {
+	if err := c.NATS().PublishRequest(c.API().Subject("DIRECT.GET."+stream), inbox, ask); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, askWait)
 	defer cancel()
-	var out []*storedMessage
+	var out []*bus.Stored
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		switch {
@@ -118,7 +120,7 @@ func (c *Conn) listNext(ctx context.Context, stream, filter string, from uint64,
 		default:
 			return out, fmt.Errorf("direct get of %s: %s %s", stream, status, m.Header.Get("Description"))
 		}
-		stored, err := directMessage(m)
+		stored, err := bus.DirectMessage(m)
 		if err != nil {
 			return out, err
 		}
@@ -131,7 +133,7 @@ func (c *Conn) listNext(ctx context.Context, stream, filter string, from uint64,
 func (p *Puller) claim(s *source, seq uint64, tenant string) {
 	ctx, cancel := context.WithTimeout(context.Background(), askWait)
 	defer cancel()
-	m, err := p.conn.directGet(ctx, s.stream, seq)
+	m, err := p.conn.DirectGet(ctx, s.stream, seq, "")
 	p.mu.Lock()
 	ok := err == nil && !p.ended
 	if !ok {
@@ -141,7 +143,7 @@ func (p *Puller) claim(s *source, seq uint64, tenant string) {
 	p.turns.Shares.Keep(tenant)
 	if !ok {
 		if err != nil && !errors.Is(err, port.ErrNotFound) {
-			p.conn.log.Debug("job not claimed", "queue", s.queue, "seq", seq, "error", err)
+			p.conn.Log().Debug("job not claimed", "queue", s.queue, "seq", seq, "error", err)
 		}
 		p.turns.Unused()
 		p.poke()
@@ -150,17 +152,8 @@ func (p *Puller) claim(s *source, seq uint64, tenant string) {
 	if !s.wake {
 		p.turns.Claims.begin(seq)
 	}
-	p.conn.clock.heard(m.Time)
-	p.deliver(s.delivery(message(s.queue, m.Seq, m.Time, m.Header, m.Data), m.Subject, &answer{conn: p.conn, claimed: s.stream, claims: p.turns.Claims}))
-}
-
-// directGet reads one message by the direct API; port.ErrNotFound if it is gone.
-func (c *Conn) directGet(ctx context.Context, stream string, seq uint64) (*storedMessage, error) {
-	ask, err := json.Marshal(getRequest{Seq: seq})
-	if err != nil {
-		return nil, err
-	}
-	return c.direct(ctx, stream, ask)
+	p.conn.Clock().Heard(m.Time)
+	p.deliver(s.delivery(bus.MessageOf(s.queue, m.Seq, m.Time, m.Header, m.Data), m.Subject, &answer{conn: p.conn, claimed: s.stream, claims: p.turns.Claims}))
 }
 
 // scout looks ahead while there is a backlog, until the puller ends.
@@ -170,7 +163,7 @@ func (p *Puller) scout() {
 	go func() {
 		select {
 		case <-p.stopped:
-		case <-p.conn.closed:
+		case <-p.conn.Closed():
 		case <-ctx.Done():
 		}
 		cancel()
@@ -183,21 +176,21 @@ func (p *Puller) scout() {
 		select {
 		case <-p.stopped:
 			return
-		case <-p.conn.closed:
+		case <-p.conn.Closed():
 			return
 		case <-p.behind:
 		}
 		for p.backlog() {
-			if time.Now().After(blind) && p.conn.nc.IsConnected() {
+			if time.Now().After(blind) && p.conn.NATS().IsConnected() {
 				err := p.lookAll(ctx)
 				if errors.Is(err, errCannotLook) {
 					if blind = time.Now().Add(lookAgain); !told {
 						told = true
-						p.conn.log.Warn("waiting jobs are taken first come, first served: whose turn it is cannot be seen", "error", err)
+						p.conn.Log().Warn("waiting jobs are taken first come, first served: whose turn it is cannot be seen", "error", err)
 					}
 					p.forgetAhead()
 				} else if err != nil && ctx.Err() == nil {
-					p.conn.log.Debug("waiting jobs not looked at", "error", err)
+					p.conn.Log().Debug("waiting jobs not looked at", "error", err)
 				}
 				p.turns.Unused()
 				p.poke()

@@ -1,4 +1,4 @@
-package bus_test
+package queue_test
 
 import (
 	"errors"
@@ -8,40 +8,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/queue"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/streams/streamstest"
+	"github.com/agentrun/executor/internal/topology"
 )
 
-const waitLimit = time.Minute
-
-// receive waits for one value.
-func receive[T any](t testing.TB, what string, ch <-chan T) T {
+func startPuller(t testing.TB, c *streams.Conn, deliver func(port.Delivery)) *queue.Puller {
 	t.Helper()
-	timer := time.NewTimer(waitLimit)
-	defer timer.Stop()
-	select {
-	case v := <-ch:
-		return v
-	case <-timer.C:
-		t.Fatalf("not within %s: %s", waitLimit, what)
-		panic("unreachable")
-	}
-}
-
-func publishJob(t testing.TB, nc *nats.Conn, subject, data string) {
-	t.Helper()
-	reply, err := nc.Request(subject, []byte(data), 5*time.Second)
-	if err != nil || strings.Contains(string(reply.Data), "error") {
-		t.Fatalf("publish %s: %v %s", subject, err, reply.Data)
-	}
-}
-
-func startPuller(t testing.TB, c *bus.Conn, deliver func(port.Delivery)) *bus.Puller {
-	t.Helper()
-	p, err := c.NewPuller([]string{"default"}, bus.Turns{}, deliver)
+	p, err := queue.New(c.Conn, []string{"default"}, queue.Turns{}, deliver)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,16 +28,16 @@ func startPuller(t testing.TB, c *bus.Conn, deliver func(port.Delivery)) *bus.Pu
 
 func TestPullerTakesNoMoreThanItHasSlotsFor(t *testing.T) {
 	server := bustest.Start(t)
-	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	nc := server.Conn()
 	for i := range 10 {
-		publishJob(t, nc, bus.JobSubject("default", runID(i)), "{}")
+		streamstest.PublishJob(t, nc, topology.JobSubject("default", streamstest.RunID(i)), "{}")
 	}
 	got := make(chan port.Delivery, 100)
 	p := startPuller(t, c, func(d port.Delivery) { got <- d })
 	p.Want(3)
 	for range 3 {
-		d := receive(t, "a job", got)
+		d := streamstest.Receive(t, "a job", got)
 		if !d.Valid || d.Wake || d.Queue != "default" || d.Seq == 0 || d.Time == 0 || string(d.Data) != "{}" {
 			t.Fatalf("delivery: %+v", d)
 		}
@@ -70,7 +47,7 @@ func TestPullerTakesNoMoreThanItHasSlotsFor(t *testing.T) {
 	}
 	// All slots are taken. Wakes and jobs that arrive on requests still out are given back, and handed over only when they come
 	// again: the one wake, and none of the jobs.
-	if _, err := c.Wake(deadline(t), "default", runID(77)); err != nil {
+	if _, err := c.Wake(streamstest.Deadline(t), "default", streamstest.RunID(77)); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.NATS().Flush(); err != nil {
@@ -82,7 +59,7 @@ func TestPullerTakesNoMoreThanItHasSlotsFor(t *testing.T) {
 	p.Want(8)
 	wakes := map[bool]int{}
 	for range 8 {
-		d := receive(t, "the rest", got)
+		d := streamstest.Receive(t, "the rest", got)
 		wakes[d.Wake]++
 		if err := d.Ack(); err != nil {
 			t.Fatal(err)
@@ -95,21 +72,21 @@ func TestPullerTakesNoMoreThanItHasSlotsFor(t *testing.T) {
 
 func TestPullerDeliversSubjectsThatAreNoIdentifiers(t *testing.T) {
 	server := bustest.Start(t)
-	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	nc := server.Conn()
 	hostile := []string{
 		"agentrun.jobs.default.*.run", "agentrun.jobs.default.>", "agentrun.jobs.default.acme.a.b",
 		"agentrun.jobs.default.acme", "agentrun.jobs.default._fleet.reconciler", "agentrun.jobs.default.ac=me.r",
 	}
 	for _, subject := range hostile {
-		publishJob(t, nc, subject, "x")
+		streamstest.PublishJob(t, nc, subject, "x")
 	}
 	got := make(chan port.Delivery, 100)
 	p := startPuller(t, c, func(d port.Delivery) { got <- d })
 	p.Want(10)
 	seen := map[string]bool{}
 	for range hostile {
-		d := receive(t, "a hostile job", got)
+		d := streamstest.Receive(t, "a hostile job", got)
 		if d.Valid {
 			t.Errorf("%s is taken for valid", d.Subject)
 		}
@@ -127,10 +104,10 @@ func TestPullerDeliversSubjectsThatAreNoIdentifiers(t *testing.T) {
 
 func TestPullerSurvivesRestartsAndDeletions(t *testing.T) {
 	server := bustest.Start(t)
-	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	nc := server.Conn()
 	got := make(chan port.Delivery, 100)
-	var p *bus.Puller
+	var p *queue.Puller
 	p = startPuller(t, c, func(d port.Delivery) {
 		got <- d
 		if err := d.Ack(); err != nil {
@@ -144,11 +121,11 @@ func TestPullerSurvivesRestartsAndDeletions(t *testing.T) {
 		t.Helper()
 		n++
 		bustest.Eventually(t, "published "+what, func() bool {
-			reply, err := nc.Request(bus.JobSubject("default", runID(n)), []byte("{}"), time.Second)
+			reply, err := nc.Request(topology.JobSubject("default", streamstest.RunID(n)), []byte("{}"), time.Second)
 			return err == nil && !strings.Contains(string(reply.Data), "error")
 		})
 		for {
-			if d := receive(t, what, got); d.ID == runID(n) {
+			if d := streamstest.Receive(t, what, got); d.ID == streamstest.RunID(n) {
 				return
 			}
 		}
@@ -174,7 +151,7 @@ func TestPullerSurvivesRestartsAndDeletions(t *testing.T) {
 
 func TestPullerDrainsAFullQueueOnce(t *testing.T) {
 	server := bustest.Start(t)
-	c := setUp(t, server.URL, bus.Config{Queues: []string{"default", "other"}})
+	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default", "other"}})
 	jobs := 20_000
 	if testing.Short() {
 		jobs = 2_000
@@ -185,7 +162,7 @@ func TestPullerDrainsAFullQueueOnce(t *testing.T) {
 		if i%10 == 0 {
 			queue = "other"
 		}
-		if err := publisher.Publish(bus.JobSubject(queue, runID(i)), []byte("{}")); err != nil {
+		if err := publisher.Publish(topology.JobSubject(queue, streamstest.RunID(i)), []byte("{}")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -196,7 +173,7 @@ func TestPullerDrainsAFullQueueOnce(t *testing.T) {
 	seen := make(map[string]int, jobs)
 	all := make(chan struct{})
 	work := make(chan port.Delivery, 64)
-	p, err := c.NewPuller([]string{"default", "other"}, bus.Turns{}, func(d port.Delivery) { work <- d })
+	p, err := queue.New(c.Conn, []string{"default", "other"}, queue.Turns{}, func(d port.Delivery) { work <- d })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +194,7 @@ func TestPullerDrainsAFullQueueOnce(t *testing.T) {
 		}()
 	}
 	p.Want(64)
-	receive(t, "every job", all)
+	streamstest.Receive(t, "every job", all)
 	t.Logf("%d jobs in %s", jobs, time.Since(start))
 	mu.Lock()
 	defer mu.Unlock()
@@ -230,16 +207,16 @@ func TestPullerDrainsAFullQueueOnce(t *testing.T) {
 
 func TestFindJob(t *testing.T) {
 	server := bustest.Start(t)
-	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	nc := server.Conn()
 	for i := range 3 {
-		publishJob(t, nc, bus.JobSubject("other", runID(i)), fmt.Sprint(i))
+		streamstest.PublishJob(t, nc, topology.JobSubject("other", streamstest.RunID(i)), fmt.Sprint(i))
 	}
-	job, err := c.FindJob(deadline(t), runID(2))
+	job, err := c.FindJob(streamstest.Deadline(t), streamstest.RunID(2))
 	if err != nil || job.Queue != "other" || string(job.Data) != "2" || job.Seq == 0 {
 		t.Fatalf("found %+v %v", job, err)
 	}
-	if _, err := c.FindJob(deadline(t), runID(3)); !errors.Is(err, port.ErrNotFound) {
+	if _, err := c.FindJob(streamstest.Deadline(t), streamstest.RunID(3)); !errors.Is(err, port.ErrNotFound) {
 		t.Fatalf("found another: %v", err)
 	}
 }
@@ -247,12 +224,12 @@ func TestFindJob(t *testing.T) {
 // A backlog of jobs does not keep a wake from the only slot, nor the other way round.
 func TestPullerDividesOneSlotAmongFullQueues(t *testing.T) {
 	server := bustest.Start(t)
-	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	nc := server.Conn()
 	const each = 20
 	for i := range each {
-		publishJob(t, nc, bus.JobSubject("default", runID(i)), "{}")
-		if _, err := c.Wake(deadline(t), "default", runID(i)); err != nil {
+		streamstest.PublishJob(t, nc, topology.JobSubject("default", streamstest.RunID(i)), "{}")
+		if _, err := c.Wake(streamstest.Deadline(t), "default", streamstest.RunID(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -261,7 +238,7 @@ func TestPullerDividesOneSlotAmongFullQueues(t *testing.T) {
 	wakes := map[bool]int{}
 	for range each {
 		p.Want(1)
-		d := receive(t, "a delivery", got)
+		d := streamstest.Receive(t, "a delivery", got)
 		wakes[d.Wake]++
 		if err := d.Ack(); err != nil {
 			t.Fatal(err)
@@ -274,7 +251,7 @@ func TestPullerDividesOneSlotAmongFullQueues(t *testing.T) {
 
 func TestPausedPullerStillTakesWakes(t *testing.T) {
 	server := bustest.Start(t)
-	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	got := make(chan port.Delivery, 10)
 	p := startPuller(t, c, func(d port.Delivery) {
 		got <- d
@@ -285,17 +262,67 @@ func TestPausedPullerStillTakesWakes(t *testing.T) {
 	p.Pause(true)
 	p.Want(4)
 	nc := server.Conn()
-	publishJob(t, nc, bus.JobSubject("default", runID(1)), "{}")
+	streamstest.PublishJob(t, nc, topology.JobSubject("default", streamstest.RunID(1)), "{}")
 	for i := range 2 {
-		if _, err := c.Wake(deadline(t), "default", runID(10+i)); err != nil {
+		if _, err := c.Wake(streamstest.Deadline(t), "default", streamstest.RunID(10+i)); err != nil {
 			t.Fatal(err)
 		}
-		if d := receive(t, "a wake", got); !d.Wake {
+		if d := streamstest.Receive(t, "a wake", got); !d.Wake {
 			t.Fatalf("a paused puller took %s", d.Subject)
 		}
 	}
 	p.Pause(false)
-	if d := receive(t, "the job", got); d.Wake || d.ID != runID(1) {
+	if d := streamstest.Receive(t, "the job", got); d.Wake || d.ID != streamstest.RunID(1) {
+		t.Fatalf("%+v", d)
+	}
+}
+
+func TestReleasedDeliveryComesAgain(t *testing.T) {
+	server := bustest.Start(t)
+	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
+	streamstest.PublishJob(t, server.Conn(), topology.JobSubject("default", streamstest.RunID(1)), "{}")
+	got := make(chan port.Delivery, 10)
+	p := startPuller(t, c, func(d port.Delivery) { got <- d })
+	p.Want(1)
+	first := streamstest.Receive(t, "the job", got)
+	if err := first.InProgress(); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Release(10 * time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	p.Want(1)
+	again := streamstest.Receive(t, "the job again", got)
+	if again.Seq != first.Seq || again.Time != first.Time || !again.Redelivered {
+		t.Fatalf("%+v after %+v", again, first)
+	}
+	if err := again.Ack(); err != nil {
+		t.Fatal(err)
+	}
+	bustest.Eventually(t, "the queue is empty", func() bool { return streamstest.State(t, server, topology.JobsStream).Msgs == 0 })
+}
+
+func TestStopLeavesNothingBehind(t *testing.T) {
+	server := bustest.Start(t)
+	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
+	got := make(chan port.Delivery, 10)
+	p, err := queue.New(c.Conn, []string{"default"}, queue.Turns{}, func(d port.Delivery) { got <- d })
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Want(5)
+	streamstest.PublishJob(t, server.Conn(), topology.JobSubject("default", streamstest.RunID(1)), "{}")
+	first := streamstest.Receive(t, "a job", got)
+	p.Stop()
+	p.Stop() // twice is once
+	streamstest.PublishJob(t, server.Conn(), topology.JobSubject("default", streamstest.RunID(2)), "{}")
+	if err := first.Ack(); err != nil {
+		t.Fatal(err)
+	}
+	// Another executor gets the second at once, not after the ack wait.
+	other := startPuller(t, c, func(d port.Delivery) { got <- d })
+	other.Want(1)
+	if d := streamstest.Receive(t, "the second job", got); d.ID != streamstest.RunID(2) || d.Redelivered {
 		t.Fatalf("%+v", d)
 	}
 }

@@ -1,4 +1,6 @@
-package bus
+// Package queue takes jobs and wakes from NATS, only for slots that are free, and looks ahead of a backlog for those whose turn
+// it is (internal/fair).
+package queue
 
 import (
 	"fmt"
@@ -9,8 +11,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/fair"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 const (
@@ -37,7 +41,7 @@ const (
 // A consumer delivers in the order of arrival. Behind a backlog the puller therefore looks ahead, and takes a job whose turn
 // it is before those that came earlier: see claim.
 type Puller struct {
-	conn    *Conn
+	conn    *bus.Conn
 	deliver func(port.Delivery)
 	turns   Turns
 	kick    chan struct{}
@@ -88,9 +92,9 @@ type source struct {
 	probed   time.Time // when something was last pulled although all that is known is of tenants at their cap
 }
 
-// NewPuller subscribes; nothing is pulled before Want. deliver is called from one goroutine for each queue and kind,
+// New subscribes; nothing is pulled before Want. deliver is called from one goroutine for each queue and kind,
 // or from one of its own for a message that is taken out of its order, and must hand the delivery on without waiting.
-func (c *Conn) NewPuller(queues []string, turns Turns, deliver func(port.Delivery)) (*Puller, error) {
+func New(c *bus.Conn, queues []string, turns Turns, deliver func(port.Delivery)) (*Puller, error) {
 	if turns.Shares == nil {
 		turns.Shares = fair.New(nil)
 	}
@@ -118,21 +122,21 @@ func (c *Conn) NewPuller(queues []string, turns Turns, deliver func(port.Deliver
 }
 
 func (p *Puller) addSource(wake bool, queue string) error {
-	stream, prefix := JobsStream, jobsPrefix
+	stream, prefix := topology.JobsStream, topology.Jobs
 	if wake {
-		stream, prefix = WakesStream, wakesPrefix
+		stream, prefix = topology.WakesStream, topology.Wakes
 	}
 	s := &source{
 		wake: wake, queue: queue, stream: stream, prefix: prefix, ahead: newAhead(),
-		subject: p.conn.opts.API.Subject("CONSUMER.MSG.NEXT." + stream + "." + ConsumerName(queue)),
-		inbox:   p.conn.nc.NewInbox() + ".",
+		subject: p.conn.API().Subject("CONSUMER.MSG.NEXT." + stream + "." + topology.ConsumerName(queue)),
+		inbox:   p.conn.NATS().NewInbox() + ".",
 	}
-	sub, err := p.conn.nc.Subscribe(s.inbox+"*", func(m *nats.Msg) { p.receive(s, m) })
+	sub, err := p.conn.NATS().Subscribe(s.inbox+"*", func(m *nats.Msg) { p.receive(s, m) })
 	if err != nil {
-		return fmt.Errorf("bus: pull from %s of %s: %w", stream, queue, err)
+		return fmt.Errorf("queue: pull from %s of %s: %w", stream, queue, err)
 	}
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
-		return fmt.Errorf("bus: pull from %s of %s: %w", stream, queue, err)
+		return fmt.Errorf("queue: pull from %s of %s: %w", stream, queue, err)
 	}
 	s.sub = sub
 	p.sources = append(p.sources, s)
@@ -177,14 +181,14 @@ func (p *Puller) Stop() {
 func (p *Puller) unsubscribe() {
 	for _, s := range p.sources {
 		drained := s.sub.StatusChanged(nats.SubscriptionClosed)
-		if s.sub.Drain() != nil || !p.conn.nc.IsConnected() {
+		if s.sub.Drain() != nil || !p.conn.NATS().IsConnected() {
 			continue
 		}
 		timer := time.NewTimer(2 * time.Second)
 		select {
 		case <-drained:
 		case <-timer.C:
-		case <-p.conn.closed:
+		case <-p.conn.Closed():
 		}
 		timer.Stop()
 	}
@@ -201,15 +205,15 @@ func (p *Puller) loop() {
 	defer close(p.done)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	changed := p.conn.next(&p.conn.changed)
+	changed := p.conn.Changed()
 	for {
 		select {
 		case <-p.stopped:
 			return
-		case <-p.conn.closed:
+		case <-p.conn.Closed():
 			return
 		case <-changed:
-			changed = p.conn.next(&p.conn.changed)
+			changed = p.conn.Changed()
 			p.forget()
 		case <-p.kick:
 		case <-timer.C:
@@ -239,7 +243,7 @@ type pull struct {
 // ask divides the free slots among the sources that have no request out, and returns when to look again.
 func (p *Puller) ask(now time.Time) time.Duration {
 	wait := time.Second
-	if !p.conn.nc.IsConnected() {
+	if !p.conn.NATS().IsConnected() {
 		return wait
 	}
 	p.mu.Lock()
@@ -271,7 +275,7 @@ func (p *Puller) ask(now time.Time) time.Duration {
 	for _, r := range pulls {
 		body := fmt.Appendf(nil, `{"batch":%d,"expires":%d}`, r.batch, pullExpiry.Nanoseconds())
 		msg := nats.Msg{Subject: r.source.subject, Reply: r.reply, Data: body}
-		if err := p.conn.nc.PublishMsg(&msg); err != nil {
+		if err := p.conn.NATS().PublishMsg(&msg); err != nil {
 			p.failed(r.source, now)
 		}
 	}
@@ -402,14 +406,14 @@ func (p *Puller) failed(s *source, now time.Time) {
 }
 
 func (p *Puller) receive(s *source, m *nats.Msg) {
-	meta, ok := parseReply(m.Reply)
+	meta, ok := bus.ParseReply(m.Reply)
 	if !ok { // no message of the stream, whatever its headers say: the server about the request
 		p.status(s, m)
 		return
 	}
-	p.conn.clock.heard(meta.at) // whoever wakes a run has seen it due: so does who is woken
-	d := s.delivery(message(s.queue, meta.stream, meta.at, m.Header, m.Data), m.Subject, &answer{conn: p.conn, reply: m.Reply})
-	d.Redelivered = meta.delivered > 1
+	p.conn.Clock().Heard(meta.At) // whoever wakes a run has seen it due: so does who is woken
+	d := s.delivery(bus.MessageOf(s.queue, meta.Stream, meta.At, m.Header, m.Data), m.Subject, &answer{conn: p.conn, reply: m.Reply})
+	d.Redelivered = meta.Delivered > 1
 	tenant := d.ID.Tenant
 	if !d.Valid {
 		tenant = port.InvalidTenant
@@ -419,9 +423,9 @@ func (p *Puller) receive(s *source, m *nats.Msg) {
 	if s.left > 0 {
 		s.left--
 	}
-	s.pending = meta.pending
+	s.pending = meta.Pending
 	s.ahead.delivered(d.Seq)
-	if meta.pending == 0 {
+	if meta.Pending == 0 {
 		s.ahead = newAhead()
 	}
 	refill := s.left == 0
@@ -438,7 +442,7 @@ func (p *Puller) receive(s *source, m *nats.Msg) {
 		promised, s.promised = s.promised[0], s.promised[1:]
 	}
 	p.mu.Unlock()
-	if meta.pending > 0 {
+	if meta.Pending > 0 {
 		select {
 		case p.behind <- struct{}{}:
 		default:
@@ -466,7 +470,7 @@ func (p *Puller) receive(s *source, m *nats.Msg) {
 		delay = excessDelay
 	}
 	if err := d.Release(delay); err != nil {
-		p.conn.log.Debug("delivery not given back", "subject", d.Subject, "error", err)
+		p.conn.Log().Debug("delivery not given back", "subject", d.Subject, "error", err)
 	}
 }
 
@@ -489,8 +493,8 @@ func (p *Puller) status(s *source, m *nats.Msg) {
 		p.poke()
 		return
 	}
-	p.conn.log.Debug("pull ended", "queue", s.queue, "stream", s.stream, "status", code, "description", m.Header.Get("Description"))
+	p.conn.Log().Debug("pull ended", "queue", s.queue, "stream", s.stream, "status", code, "description", m.Header.Get("Description"))
 	p.failed(s, time.Now())
-	p.conn.keeper.check()
+	p.conn.CheckStreams()
 	p.poke()
 }

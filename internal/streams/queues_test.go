@@ -1,4 +1,4 @@
-package bus_test
+package streams_test
 
 import (
 	"fmt"
@@ -8,8 +8,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/streams/streamstest"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 // publishJobs puts n jobs into a queue.
@@ -33,14 +35,14 @@ func publishJobs(t *testing.T, js jetstream.JetStream, queue string, n int) {
 // Jobs are counted by queue, also those of queues that nobody has ever pulled, and so are those in an executor's hands.
 func TestDepthsOfTheQueues(t *testing.T) {
 	server := bustest.Start(t)
-	c := setUp(t, server.URL, bus.Config{Queues: []string{"default", "slow"}})
+	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default", "slow"}})
 	js, err := jetstream.New(server.Conn())
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := func(what string, queues map[string]int64, unnamed int64) {
 		t.Helper()
-		d, err := c.Depths(deadline(t), func() float64 { return 0.5 })
+		d, err := c.Depths(streamstest.Deadline(t), func() float64 { return 0.5 })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +53,7 @@ func TestDepthsOfTheQueues(t *testing.T) {
 	want("empty", map[string]int64{"default": 0, "slow": 0}, 0)
 
 	publishJobs(t, js, "default", 3)
-	consumer, err := js.Consumer(deadline(t), bus.JobsStream, bus.ConsumerName("default"))
+	consumer, err := js.Consumer(streamstest.Deadline(t), topology.JobsStream, topology.ConsumerName("default"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +71,7 @@ func TestDepthsOfTheQueues(t *testing.T) {
 func TestDepthsOfALongStream(t *testing.T) {
 	const long = 10_001
 	server := bustest.Start(t)
-	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	js, err := jetstream.New(server.Conn(), jetstream.WithPublishAsyncMaxPending(1000))
 	if err != nil {
 		t.Fatal(err)
@@ -77,25 +79,25 @@ func TestDepthsOfALongStream(t *testing.T) {
 	publishJobs(t, js, "default", long-1)
 	publishJobs(t, js, "stray", 2)
 	first := func() float64 { return 0 }
-	d, err := c.Depths(deadline(t), first)
+	d, err := c.Depths(streamstest.Deadline(t), first)
 	if err != nil || d.Queues["default"] != long-1 || d.Unnamed != 2 {
 		t.Fatalf("%v and %d without a name: %v", d.Queues, d.Unnamed, err)
 	}
-	d, err = c.Depths(deadline(t), func() float64 { return 0.99999 })
+	d, err = c.Depths(streamstest.Deadline(t), func() float64 { return 0.99999 })
 	if err != nil || d.Queues["stray"] != 2 || d.Unnamed != 0 {
 		t.Errorf("drawn at the end: %v and %d without a name: %v", d.Queues, d.Unnamed, err)
 	}
-	s, err := js.Stream(deadline(t), bus.JobsStream)
+	s, err := js.Stream(streamstest.Deadline(t), topology.JobsStream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Purge(deadline(t), jetstream.WithPurgeSubject("agentrun.jobs.default.>")); err != nil {
+	if err := s.Purge(streamstest.Deadline(t), jetstream.WithPurgeSubject("agentrun.jobs.default.>")); err != nil {
 		t.Fatal(err)
 	}
 	publishJobs(t, js, "default", long)
 	// The server counts what a consumer has before it a moment after a purge.
 	bustest.Eventually(t, "what is at the head is counted", func() bool {
-		d, err = c.Depths(deadline(t), first)
+		d, err = c.Depths(streamstest.Deadline(t), first)
 		return err == nil && d.Queues["stray"] == 2 && d.Queues["default"] == long && d.Unnamed == 0
 	})
 }

@@ -1,12 +1,18 @@
-package bus
+// Package streams keeps the streams of a connection there, as the contract wants them: it makes them, checks them, finds out
+// when they were lost, went back or were changed by hand, and knows how full they are and how deep the queues.
+package streams
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 const (
@@ -19,33 +25,70 @@ const (
 	keeperTimeout = 5 * time.Second
 )
 
-// keeper is the one goroutine that keeps streams and consumers there, the clock read and the status known.
-type keeper struct {
-	conn *Conn
-	wish chan struct{}
-	done chan struct{}
+// Conn is a connection whose streams are kept: it is its connection's bus.Keeper. Safe for concurrent use.
+type Conn struct {
+	*bus.Conn
+	fleet []string // names of records of the fleet that every look at the streams reads
+	wish  chan struct{}
+	done  chan struct{}
+
+	mu      sync.Mutex
+	config  Config // of Setup
+	ready   bool   // Setup has succeeded
+	status  Status
+	looked  []func(Status)
+	doubts  uint64        // how often what the last look found was thrown away
+	looking sync.Mutex    // one look at a time, so that followers are told in order
+	single  atomic.Bool   // the streams have one replica each
+	seen    atomic.Uint64 // the highest sequence of AGENTRUN_RUNS
 }
 
-func newKeeper(c *Conn) *keeper {
-	return &keeper{conn: c, wish: make(chan struct{}, 1), done: make(chan struct{})}
+var (
+	_ bus.Keeper = (*Conn)(nil)
+	_ port.Scan  = (*Conn)(nil)
+)
+
+// Options are those of the connection, and what is known from before.
+type Options struct {
+	bus.Options          // its Keeper is set here
+	Fleet       []string // names of records of the fleet that every look at the streams reads
+	Seen        uint64   // the highest sequence of AGENTRUN_RUNS that is known; a server that shows less has gone back
 }
 
-// check asks for a check soon; it never blocks.
-func (k *keeper) check() {
+// Connect is bus.Connect, with the streams kept from Setup on.
+func Connect(o Options) (*Conn, error) {
+	c := &Conn{fleet: o.Fleet, wish: make(chan struct{}, 1), done: make(chan struct{})}
+	c.seen.Store(o.Seen)
+	o.Keeper = c
+	var err error
+	if c.Conn, err = bus.Connect(o.Options); err != nil {
+		return nil, err
+	}
+	go c.keep()
+	return c, nil
+}
+
+// Close is bus.Conn's; nothing is kept any more when it returns.
+func (c *Conn) Close() {
+	c.Conn.Close()
+	<-c.done
+}
+
+// Check asks for a look at the streams soon; it never blocks.
+func (c *Conn) Check() {
 	select {
-	case k.wish <- struct{}{}:
+	case c.wish <- struct{}{}:
 	default:
 	}
 }
 
-func (k *keeper) wait() { <-k.done }
-
-func (k *keeper) run() {
-	defer close(k.done)
+// keep is the one goroutine that keeps streams and consumers there, the clock read and the status known.
+func (c *Conn) keep() {
+	defer close(c.done)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		<-k.conn.closed
+		<-c.Closed()
 		cancel()
 	}()
 	ticker := time.NewTicker(observeEvery)
@@ -56,17 +99,17 @@ func (k *keeper) run() {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-		case <-k.wish:
+		case <-c.wish:
 		}
-		if k.conn.nc.IsConnected() {
-			k.once(ctx)
+		if c.Connected() {
+			c.once(ctx)
 		}
-		if err := k.conn.stalled(); (err != nil) != stalled {
+		if err := c.Stalled(); (err != nil) != stalled {
 			stalled = err != nil
 			if stalled {
-				k.conn.log.Error("nothing is stored", "error", err)
+				c.Log().Error("nothing is stored", "error", err)
 			} else {
-				k.conn.log.Info("what is given is stored again")
+				c.Log().Info("what is given is stored again")
 			}
 		}
 		gap := time.NewTimer(checkGap)
@@ -78,8 +121,7 @@ func (k *keeper) run() {
 	}
 }
 
-func (k *keeper) once(ctx context.Context) {
-	c := k.conn
+func (c *Conn) once(ctx context.Context) {
 	c.mu.Lock()
 	ready := c.ready
 	c.mu.Unlock()
@@ -96,9 +138,9 @@ func (k *keeper) once(ctx context.Context) {
 	}
 	switch {
 	case found:
-		time.AfterFunc(time.Second, k.check) // it is mended by hand too
+		time.AfterFunc(time.Second, c.Check) // it is mended by hand too
 	case err != nil:
-		k.check()
+		c.Check()
 	}
 	if err != nil && errors.Is(tryCtx.Err(), context.Canceled) {
 		return // the connection changed under it: that says nothing about the streams
@@ -109,9 +151,9 @@ func (k *keeper) once(ctx context.Context) {
 	c.mu.Unlock()
 	switch {
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		c.log.Error("streams are not as they must be", "error", err)
+		c.Log().Error("streams are not as they must be", "error", err)
 	case err == nil && before != nil:
-		c.log.Info("streams are as they must be again")
+		c.Log().Info("streams are as they must be again")
 	}
 }
 
@@ -119,12 +161,12 @@ func (k *keeper) once(ctx context.Context) {
 // connection that is gone is never answered.
 func (c *Conn) attempt(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
-	gone := c.next(&c.gone)
+	gone := c.Gone()
 	go func() {
 		select {
 		case <-gone:
 			cancel()
-		case <-c.closed:
+		case <-c.Closed():
 			cancel()
 		case <-ctx.Done():
 		}
@@ -158,7 +200,7 @@ type Status struct {
 
 // Status returns the latest that is known, without asking anybody.
 func (c *Conn) Status() Status {
-	connected := c.nc.IsConnected()
+	connected := c.Connected()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.status
@@ -171,42 +213,13 @@ func (c *Conn) Healthy() error {
 	s := c.Status()
 	switch {
 	case !s.Connected:
-		return c.notConnected()
+		return c.NotConnected()
 	case s.Problem != nil:
 		return s.Problem
 	case s.Observed.IsZero():
 		return errors.New("streams not checked yet")
 	}
-	return c.stalled()
-}
-
-// streamFacts is the part of a stream's info that matters here.
-type streamFacts struct {
-	Created time.Time `json:"created"`
-	Now     time.Time `json:"ts"`
-	Config  struct {
-		MaxMsgs     int64 `json:"max_msgs"`
-		Replicas    int   `json:"num_replicas"`
-		AllowDirect bool  `json:"allow_direct"`
-	} `json:"config"`
-	State struct {
-		Messages int64  `json:"messages"`
-		FirstSeq uint64 `json:"first_seq"`
-		LastSeq  uint64 `json:"last_seq"`
-	} `json:"state"`
-}
-
-// facts reads a stream's info, and the clock with it.
-func (c *Conn) facts(ctx context.Context, stream string) (streamFacts, error) {
-	var f streamFacts
-	sent := c.clock.now()
-	if err := c.api(ctx, "STREAM.INFO."+stream, nil, &f); err != nil {
-		return streamFacts{}, fmt.Errorf("stream %s: %w", stream, err)
-	}
-	if !f.Now.IsZero() {
-		c.clock.sample(f.Now, sent, c.clock.now())
-	}
-	return f, nil
+	return c.Stalled()
 }
 
 // observe reads clock, counts, and what tells which store this is. Whoever follows the looks is told before anybody can
@@ -218,15 +231,15 @@ func (c *Conn) observe(ctx context.Context) error {
 	doubts := c.doubts
 	c.mu.Unlock()
 	asked, seen := time.Now(), c.seen.Load()
-	runs, err := c.facts(ctx, RunsStream)
+	runs, err := c.Facts(ctx, topology.RunsStream)
 	if err != nil {
 		return err
 	}
-	letters, err := c.facts(ctx, LettersStream)
+	letters, err := c.Facts(ctx, topology.LettersStream)
 	if err != nil {
 		return err
 	}
-	jobs, err := c.facts(ctx, JobsStream)
+	jobs, err := c.Facts(ctx, topology.JobsStream)
 	if err != nil {
 		return err
 	}
@@ -241,13 +254,13 @@ func (c *Conn) observe(ctx context.Context) error {
 	s.Asked, s.Fleet, s.Last = asked, fleet, runs.State.LastSeq
 	switch {
 	case !s.Created.IsZero() && !s.Created.Equal(runs.Created):
-		c.lostLocked(fmt.Sprintf("%s was made anew: it is of %s and was of %s", RunsStream, runs.Created.Format(time.RFC3339), s.Created.Format(time.RFC3339)))
+		c.lostLocked(fmt.Sprintf("%s was made anew: it is of %s and was of %s", topology.RunsStream, runs.Created.Format(time.RFC3339), s.Created.Format(time.RFC3339)))
 		lost = true
 	case runs.State.LastSeq < seen:
-		c.lostLocked(fmt.Sprintf("%s has gone back: it ends at sequence %d and had reached %d", RunsStream, runs.State.LastSeq, seen))
+		c.lostLocked(fmt.Sprintf("%s has gone back: it ends at sequence %d and had reached %d", topology.RunsStream, runs.State.LastSeq, seen))
 		lost = true
 	default:
-		c.saw(runs.State.LastSeq)
+		c.Saw(runs.State.LastSeq)
 	}
 	s.Created = runs.Created
 	s.Runs, s.RunsMax = runs.State.Messages, ourLimit(runs.Config.MaxMsgs, runs.Config.Replicas)
@@ -274,8 +287,8 @@ func (c *Conn) observe(ctx context.Context) error {
 // errStale: the connection was lost, or something contradicted what was known, while the streams were looked at.
 var errStale = errors.New("the streams must be looked at again")
 
-// forget throws away what the last look found.
-func (c *Conn) forget() {
+// Forget throws away what the last look found.
+func (c *Conn) Forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.doubts++
@@ -285,11 +298,11 @@ func (c *Conn) forget() {
 func (c *Conn) lostLocked(what string) {
 	c.status.Losses++
 	c.status.Loss = what
-	c.log.Error("the store of run records has lost what was in it", "what", what)
+	c.Log().Error("the store of run records has lost what was in it", "what", what)
 }
 
-// saw notes that AGENTRUN_RUNS has reached a sequence.
-func (c *Conn) saw(seq uint64) {
+// Saw notes that AGENTRUN_RUNS has reached a sequence.
+func (c *Conn) Saw(seq uint64) {
 	for {
 		known := c.seen.Load()
 		if seq <= known || c.seen.CompareAndSwap(known, seq) {
@@ -301,14 +314,10 @@ func (c *Conn) saw(seq uint64) {
 // Seen is the highest sequence of AGENTRUN_RUNS that is known.
 func (c *Conn) Seen() uint64 { return c.seen.Load() }
 
-// Server names the server process at the other end; empty while there is none. A server that is started anew has another
-// name.
-func (c *Conn) Server() string { return c.nc.ConnectedServerId() }
-
-// doubt asks for a look at the streams, and lets nobody believe the last one until then: something contradicts it.
-func (c *Conn) doubt() {
-	c.forget()
-	c.keeper.check()
+// Doubt asks for a look at the streams, and lets nobody believe the last one until then: something contradicts it.
+func (c *Conn) Doubt() {
+	c.Forget()
+	c.Check()
 }
 
 // Looked reports whether the streams have been looked at since the connection was made, and nothing has contradicted that.
@@ -320,23 +329,53 @@ func (c *Conn) Looked() bool {
 
 // LookNow looks at the streams and returns when that is done.
 func (c *Conn) LookNow(ctx context.Context) error {
-	if !c.nc.IsConnected() {
-		return errors.New("bus: not connected")
+	if !c.Connected() {
+		return errors.New("streams: not connected")
 	}
 	return c.observe(ctx)
 }
 
-// Look asks for a look at the streams soon; it never blocks.
-func (c *Conn) Look() { c.keeper.check() }
+// Look is Check, asked for by whoever waits for what a look finds.
+func (c *Conn) Look() { c.Check() }
 
-// admit keeps a place for a new message of a stream of registers until settled is called, with whether it was stored. In a
+// Single reports whether the streams have one replica each.
+func (c *Conn) Single() bool { return c.single.Load() }
+
+// Bucket is what the object store is made with, should it not be there.
+func (c *Conn) Bucket() (replicas int, retention time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return choose(c.config.Replicas, 0, replicasDefault), choose(c.config.RunRetention, 0, retentionDefault)
+}
+
+// FleetMessage is a record of the fleet as stored.
+type FleetMessage struct {
+	Data []byte
+	Seq  uint64
+}
+
+func (c *Conn) readFleet(ctx context.Context) (map[string]FleetMessage, error) {
+	out := make(map[string]FleetMessage, len(c.fleet))
+	for _, name := range c.fleet {
+		data, seq, err := c.LoadFleet(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if seq != 0 {
+			out[name] = FleetMessage{data, seq}
+		}
+	}
+	return out, nil
+}
+
+// Admit keeps a place for a new message of a stream of registers until settled is called, with whether it was stored. In a
 // replicated stream it refuses one beyond our limit (see serverLimit). What others have added since the last look is not
 // counted: the server's own limit bounds that.
-func (c *Conn) admit(ctx context.Context, stream string) (settled func(stored bool), err error) {
+func (c *Conn) Admit(ctx context.Context, stream string) (settled func(stored bool), err error) {
 	for fresh := false; ; fresh = true {
 		c.mu.Lock()
 		count, limit, kept := &c.status.Runs, c.status.RunsMax, &c.status.runsKept
-		if stream == LettersStream {
+		if stream == topology.LettersStream {
 			count, limit, kept = &c.status.Letters, c.status.LettersMax, &c.status.lettersKept
 		}
 		room := !c.status.replicated || *count+*kept < limit
@@ -365,9 +404,9 @@ func (c *Conn) admit(ctx context.Context, stream string) (settled func(stored bo
 
 // LettersFull reads whether the stream of letters is at its limit: what ends then waits for room, and is not lost.
 func (c *Conn) LettersFull(ctx context.Context) (bool, error) {
-	f, err := c.facts(ctx, LettersStream)
+	f, err := c.Facts(ctx, topology.LettersStream)
 	if err != nil {
-		return false, fmt.Errorf("bus: size of the letters: %w", err)
+		return false, fmt.Errorf("streams: size of the letters: %w", err)
 	}
 	limit := ourLimit(f.Config.MaxMsgs, f.Config.Replicas)
 	return limit > 0 && f.State.Messages >= limit, nil

@@ -1,4 +1,4 @@
-package bus
+package streams
 
 import (
 	"context"
@@ -11,7 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -51,13 +53,13 @@ func (c *Conn) holds(queue string, info *jetstream.ConsumerInfo) {
 func (c *Conn) Depths(ctx context.Context, draw func() float64) (Depths, error) {
 	d, err := c.depths(ctx, draw)
 	if err != nil {
-		return Depths{}, fmt.Errorf("bus: depths of the queues: %w", err)
+		return Depths{}, fmt.Errorf("streams: depths of the queues: %w", err)
 	}
 	return d, nil
 }
 
 func (c *Conn) depths(ctx context.Context, draw func() float64) (Depths, error) {
-	before, err := c.facts(ctx, JobsStream)
+	before, err := c.Facts(ctx, topology.JobsStream)
 	if err != nil {
 		return Depths{}, err
 	}
@@ -65,7 +67,7 @@ func (c *Conn) depths(ctx context.Context, draw func() float64) (Depths, error) 
 	if d.Queues, err = c.consumed(ctx); err != nil {
 		return Depths{}, err
 	}
-	after, err := c.facts(ctx, JobsStream)
+	after, err := c.Facts(ctx, topology.JobsStream)
 	if err != nil {
 		return Depths{}, err
 	}
@@ -95,12 +97,12 @@ func (c *Conn) consumed(ctx context.Context) (map[string]int64, error) {
 			Total     int            `json:"total"`
 			Consumers []consumerFact `json:"consumers"`
 		}
-		if err := c.api(ctx, "CONSUMER.LIST."+JobsStream, ask, &page); err != nil {
-			return nil, fmt.Errorf("consumers of %s: %w", JobsStream, err)
+		if err := c.Ask(ctx, "CONSUMER.LIST."+topology.JobsStream, ask, &page); err != nil {
+			return nil, fmt.Errorf("consumers of %s: %w", topology.JobsStream, err)
 		}
 		for _, f := range page.Consumers {
-			queue, ours := strings.CutPrefix(f.Name, ConsumerName(""))
-			if ours && f.Config.Filter == queueFilter(jobsPrefix, queue) {
+			queue, ours := strings.CutPrefix(f.Name, topology.ConsumerName(""))
+			if ours && f.Config.Filter == topology.InQueue(topology.Jobs, queue) {
 				out[queue] = f.Pending + f.Unacknowledged
 			}
 		}
@@ -123,14 +125,14 @@ type consumerFact struct {
 func (c *Conn) listStrays(ctx context.Context, d *Depths) error {
 	ask := struct {
 		Filter string `json:"subjects_filter"`
-	}{jobsPrefix + ">"}
+	}{topology.Jobs + ">"}
 	var info struct {
 		State struct {
 			Subjects map[string]int64 `json:"subjects"`
 		} `json:"state"`
 	}
-	if err := c.api(ctx, "STREAM.INFO."+JobsStream, ask, &info); err != nil {
-		return fmt.Errorf("subjects of %s: %w", JobsStream, err)
+	if err := c.Ask(ctx, "STREAM.INFO."+topology.JobsStream, ask, &info); err != nil {
+		return fmt.Errorf("subjects of %s: %w", topology.JobsStream, err)
 	}
 	strays := map[string]int64{}
 	for subject, n := range info.State.Subjects {
@@ -149,13 +151,13 @@ func (c *Conn) listStrays(ctx context.Context, d *Depths) error {
 
 // strayQueue is the queue that takes a job's subject; literal is false where none can.
 func strayQueue(subject string) (queue string, literal bool) {
-	queue, _, inside := strings.Cut(strings.TrimPrefix(subject, jobsPrefix), ".")
+	queue, _, inside := strings.Cut(strings.TrimPrefix(subject, topology.Jobs), ".")
 	return queue, inside && run.ValidID(queue)
 }
 
 // drawStrays finds queues without a consumer by looking at the first job and at some others anywhere. What nobody pulls stays,
 // and what others pull goes, so that it comes to be the first by itself.
-func (c *Conn) drawStrays(ctx context.Context, d *Depths, rest int64, f streamFacts, draw func() float64) error {
+func (c *Conn) drawStrays(ctx context.Context, d *Depths, rest int64, f bus.Facts, draw func() float64) error {
 	d.Unnamed = rest
 	for i := range drawnJobs {
 		seq := f.State.FirstSeq
@@ -184,11 +186,7 @@ func (c *Conn) drawStrays(ctx context.Context, d *Depths, rest int64, f streamFa
 
 // jobAt is the subject of the first job at a sequence or after it; "" if there is none.
 func (c *Conn) jobAt(ctx context.Context, seq uint64) (subject string, err error) {
-	ask, err := json.Marshal(getRequest{Seq: max(seq, 1), NextBySubject: jobsPrefix + ">"})
-	if err != nil {
-		return "", err
-	}
-	m, err := c.direct(ctx, JobsStream, ask)
+	m, err := c.DirectGet(ctx, topology.JobsStream, max(seq, 1), topology.Jobs+">")
 	switch {
 	case errors.Is(err, port.ErrNotFound):
 		return "", nil
@@ -204,13 +202,11 @@ func (c *Conn) lieIn(ctx context.Context, queue string) (int64, error) {
 		Seq   uint64 `json:"seq"`
 		Next  string `json:"next_by_subj"`
 		Batch int    `json:"batch"` // only a batch is told how many there are
-	}{1, queueFilter(jobsPrefix, queue), 1})
+	}{1, topology.InQueue(topology.Jobs, queue), 1})
 	if err != nil {
 		return 0, err
 	}
-	p := c.ask("DIRECT.GET."+JobsStream, ask)
-	defer p.close()
-	m, err := p.await(ctx)
+	m, err := c.Request(ctx, "DIRECT.GET."+topology.JobsStream, ask)
 	switch {
 	case err != nil:
 		return 0, err
@@ -220,7 +216,7 @@ func (c *Conn) lieIn(ctx context.Context, queue string) (int64, error) {
 	// The first job, or the word that the batch of one is over: both say how many come after it.
 	left, err := strconv.ParseInt(m.Header.Get("Nats-Num-Pending"), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("direct get of %s: %s %s", JobsStream, m.Header.Get("Status"), m.Header.Get("Description"))
+		return 0, fmt.Errorf("direct get of %s: %s %s", topology.JobsStream, m.Header.Get("Status"), m.Header.Get("Description"))
 	}
 	return left + 1, nil
 }

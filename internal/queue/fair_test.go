@@ -1,4 +1,4 @@
-package bus_test
+package queue_test
 
 import (
 	"bytes"
@@ -8,10 +8,13 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/fair"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/queue"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/streams/streamstest"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -41,16 +44,16 @@ func (x *taken) of(tenant string) (out []port.Delivery) {
 // A job that was claimed when the process died is not claimed again: it comes in its order, as a first delivery does.
 func TestWhatWasClaimedAtADeathComesInItsOrder(t *testing.T) {
 	server := bustest.Start(t)
-	c := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	path := filepath.Join(t.TempDir(), "claims")
 	const jobs = 40
 	for i := range jobs {
-		publishJob(t, server.Conn(), bus.JobSubject("default", run.ID{Tenant: "acme", Run: fmt.Sprint("r", i)}), "{}")
+		streamstest.PublishJob(t, server.Conn(), topology.JobSubject("default", run.ID{Tenant: "acme", Run: fmt.Sprint("r", i)}), "{}")
 	}
-	publishJob(t, server.Conn(), bus.JobSubject("default", run.ID{Tenant: "globex", Run: "deadly"}), "{}")
+	streamstest.PublishJob(t, server.Conn(), topology.JobSubject("default", run.ID{Tenant: "globex", Run: "deadly"}), "{}")
 
 	life := func(until func(x *taken) bool) *taken {
-		claims, err := bus.OpenClaims(path)
+		claims, err := queue.OpenClaims(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +61,7 @@ func TestWhatWasClaimedAtADeathComesInItsOrder(t *testing.T) {
 		x := &taken{}
 		free := make(chan struct{}, 1000)
 		shares := fair.New(nil)
-		p, err := c.NewPuller([]string{"default"}, bus.Turns{Shares: shares, Claims: claims}, func(d port.Delivery) {
+		p, err := queue.New(c.Conn, []string{"default"}, queue.Turns{Shares: shares, Claims: claims}, func(d port.Delivery) {
 			shares.Start(d.ID.Tenant)
 			defer shares.End(d.ID.Tenant)
 			x.add(d)
@@ -96,8 +99,8 @@ func TestWhatWasClaimedAtADeathComesInItsOrder(t *testing.T) {
 		t.Errorf("the deadly one came after %d of %d: not in its order", n, jobs)
 	}
 	// Once it has been delivered in its order it need not be remembered, and the file stays small.
-	publishJob(t, server.Conn(), bus.JobSubject("default", run.ID{Tenant: "acme", Run: "later"}), "{}")
-	publishJob(t, server.Conn(), bus.JobSubject("default", run.ID{Tenant: "acme", Run: "last"}), "{}")
+	streamstest.PublishJob(t, server.Conn(), topology.JobSubject("default", run.ID{Tenant: "acme", Run: "later"}), "{}")
+	streamstest.PublishJob(t, server.Conn(), topology.JobSubject("default", run.ID{Tenant: "acme", Run: "last"}), "{}")
 	life(func(x *taken) bool {
 		data, err := os.ReadFile(path)
 		return err == nil && len(bytes.Trim(data, "\x00")) == 0 && len(data) < 256

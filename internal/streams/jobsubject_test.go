@@ -1,4 +1,4 @@
-package bus_test
+package streams_test
 
 import (
 	"errors"
@@ -8,24 +8,26 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/streams/streamstest"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 // A job on a subject that no queue has is refused by the stream, and one with a token too few or too many is taken in: an
 // executor gets it, and answers it with a letter.
 func TestNoJobIsTakenInThatNobodyGets(t *testing.T) {
 	server := bustest.Start(t)
-	setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
+	streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	js, err := jetstream.New(server.Conn())
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := deadline(t)
+	ctx := streamstest.Deadline(t)
 	if _, err := js.Publish(ctx, "agentrun.jobs.default", []byte(`{}`), jetstream.WithRetryAttempts(0)); !errors.Is(err, jetstream.ErrNoStreamResponse) && !errors.Is(err, nats.ErrNoResponders) {
 		t.Errorf("a job without a tenant: %v", err)
 	}
-	consumer, err := js.Consumer(ctx, bus.JobsStream, bus.ConsumerName("default"))
+	consumer, err := js.Consumer(ctx, topology.JobsStream, topology.ConsumerName("default"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,29 +54,29 @@ func TestAnEarlierJobsStreamMayBeNarrowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	former := []string{"agentrun.jobs.>"}
-	if _, err := js.CreateStream(deadline(t), jetstream.StreamConfig{
-		Name: bus.JobsStream, Subjects: former, Retention: jetstream.WorkQueuePolicy, Discard: jetstream.DiscardNew,
+	if _, err := js.CreateStream(streamstest.Deadline(t), jetstream.StreamConfig{
+		Name: topology.JobsStream, Subjects: former, Retention: jetstream.WorkQueuePolicy, Discard: jetstream.DiscardNew,
 	}); err != nil {
 		t.Fatal(err)
 	}
-	executor := setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
-	setUp(t, server.URL, bus.Config{})
-	is := streamConfig(t, server, bus.JobsStream)
+	executor := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
+	streamstest.SetUp(t, server.URL, streams.Config{})
+	is := streamConfig(t, server, topology.JobsStream)
 	if !slices.Equal(is.Subjects, former) {
 		t.Errorf("it was made %v", is.Subjects)
 	}
-	if _, err := js.Publish(deadline(t), "agentrun.jobs.default.acme.r", []byte(`{}`)); err != nil {
+	if _, err := js.Publish(streamstest.Deadline(t), "agentrun.jobs.default.acme.r", []byte(`{}`)); err != nil {
 		t.Fatal(err)
 	}
 	is.Subjects = []string{"agentrun.jobs.*.>"}
-	if _, err := js.UpdateStream(deadline(t), is); err != nil {
+	if _, err := js.UpdateStream(streamstest.Deadline(t), is); err != nil {
 		t.Fatal(err)
 	}
-	if err := executor.Ensure(deadline(t)); err != nil {
+	if err := executor.Ensure(streamstest.Deadline(t)); err != nil {
 		t.Errorf("the executor afterwards: %v", err)
 	}
-	setUp(t, server.URL, bus.Config{Queues: []string{"default"}})
-	consumer, err := js.Consumer(deadline(t), bus.JobsStream, bus.ConsumerName("default"))
+	streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
+	consumer, err := js.Consumer(streamstest.Deadline(t), topology.JobsStream, topology.ConsumerName("default"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package bus
+package queue
 
 import (
 	"hash/maphash"

@@ -1,4 +1,4 @@
-package bus
+package streams
 
 import (
 	"context"
@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 const (
@@ -59,7 +62,7 @@ func (d *Difference) Error() string {
 }
 
 // streamNames in the order in which they are made: publishers reach the queue last.
-var streamNames = []string{RunsStream, LettersStream, ResultsStream, AlertsStream, WakesStream, JobsStream}
+var streamNames = []string{topology.RunsStream, topology.LettersStream, topology.ResultsStream, topology.AlertsStream, topology.WakesStream, topology.JobsStream}
 
 // stream is what the stream of that name must be; have is what it is, nil if it is not there. RUNS and DEADLETTERS are
 // limited by messages and never by bytes: a growing update would be refused. JOBS allows no rollup, no schedules and no
@@ -75,28 +78,28 @@ func (c Config) stream(name string, have *jetstream.StreamConfig) jetstream.Stre
 		Duplicates: windowMin, AllowDirect: replicas == 1,
 	}
 	switch name {
-	case RunsStream:
-		s.Subjects, s.Discard, s.MaxMsgsPerSubject, s.AllowMsgTTL = []string{runsPrefix + ">"}, jetstream.DiscardNew, 1, true
+	case topology.RunsStream:
+		s.Subjects, s.Discard, s.MaxMsgsPerSubject, s.AllowMsgTTL = []string{topology.Runs + ">"}, jetstream.DiscardNew, 1, true
 		s.MaxMsgs = choose(serverLimit(c.MaxRuns, replicas), have.MaxMsgs, serverLimit(maxRunsDefault, replicas))
-	case LettersStream:
-		s.Subjects, s.Discard, s.MaxMsgsPerSubject = []string{lettersPrefix + ">"}, jetstream.DiscardNew, 1
+	case topology.LettersStream:
+		s.Subjects, s.Discard, s.MaxMsgsPerSubject = []string{topology.Letters + ">"}, jetstream.DiscardNew, 1
 		s.MaxMsgs = choose(serverLimit(c.MaxLetters, replicas), have.MaxMsgs, serverLimit(maxLettersDefault, replicas))
-	case ResultsStream:
-		s.Subjects = []string{resultsPrefix + ">"}
+	case topology.ResultsStream:
+		s.Subjects = []string{topology.Results + ">"}
 		s.MaxAge = choose(c.RunRetention, have.MaxAge, retentionDefault)
 		s.AllowDirect = true // for publishers who may only read so; what decides here is read at the leader
-	case AlertsStream:
-		s.Subjects, s.MaxAge, s.Duplicates = []string{alertsPrefix + ">"}, alertsAge, alertsWindow
-	case WakesStream:
-		s.Subjects, s.Retention, s.Discard = []string{wakesPrefix + ">"}, jetstream.WorkQueuePolicy, jetstream.DiscardNew
+	case topology.AlertsStream:
+		s.Subjects, s.MaxAge, s.Duplicates = []string{topology.Alerts + ">"}, alertsAge, alertsWindow
+	case topology.WakesStream:
+		s.Subjects, s.Retention, s.Discard = []string{topology.Wakes + ">"}, jetstream.WorkQueuePolicy, jetstream.DiscardNew
 		s.MaxMsgsPerSubject, s.DiscardNewPerSubject = 1, true
-		s.AllowDirect = true // to look ahead: Puller.look
-	case JobsStream:
+		s.AllowDirect = true // to look ahead: queue.Puller
+	case topology.JobsStream:
 		// A subject without a tenant would be in no queue's consumer: the stream refuses it. Everything else is answered.
-		s.Subjects, s.Retention, s.Discard = []string{jobsPrefix + "*.>"}, jetstream.WorkQueuePolicy, jetstream.DiscardNew
+		s.Subjects, s.Retention, s.Discard = []string{topology.Jobs + "*.>"}, jetstream.WorkQueuePolicy, jetstream.DiscardNew
 		s.MaxMsgs = choose(c.MaxJobs, have.MaxMsgs, maxJobsDefault)
 		s.MaxBytes = choose(0, have.MaxBytes, -1) // no flag: the operator's
-		s.AllowDirect = true                      // to look ahead: Puller.look
+		s.AllowDirect = true                      // to look ahead: queue.Puller
 	}
 	return s
 }
@@ -113,7 +116,7 @@ func choose[T int | int64 | time.Duration](asked, have, otherwise T) T {
 }
 
 // headroom is what the server's limit of a replicated stream of registers is above ours. A single server lets an update
-// through when the stream is full; a replicated stream counts it as one more and refuses it. There Conn.admit keeps to
+// through when the stream is full; a replicated stream counts it as one more and refuses it. There Conn.Admit keeps to
 // our limit.
 const headroom = 1024
 
@@ -147,26 +150,26 @@ func (c *Conn) Setup(ctx context.Context, cfg Config) error {
 			break
 		}
 		if hopeless(err) || ctx.Err() != nil {
-			return fmt.Errorf("bus: set up: %w", err)
+			return fmt.Errorf("streams: set up: %w", err)
 		}
-		if Unanswered(err) {
-			c.log.Warn("JetStream does not answer", "asked", c.opts.API.Subject(">"), "error", err, "remedy", ElsewhereRemedy)
+		if bus.Unanswered(err) {
+			c.Log().Warn("JetStream does not answer", "asked", c.API().Subject(">"), "error", err, "remedy", bus.ElsewhereRemedy)
 		} else {
-			c.log.Warn("streams are not ready", "error", err)
+			c.Log().Warn("streams are not ready", "error", err)
 		}
 		select {
 		case <-time.After(250 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("bus: set up: %w: %w", ctx.Err(), err)
-		case <-c.closed:
-			return ErrClosed
+			return fmt.Errorf("streams: set up: %w: %w", ctx.Err(), err)
+		case <-c.Closed():
+			return bus.ErrClosed
 		}
 	}
 	c.mu.Lock()
 	c.config, c.ready = cfg, true
 	c.mu.Unlock()
 	if err := c.observe(ctx); err != nil {
-		return fmt.Errorf("bus: set up: %w", err)
+		return fmt.Errorf("streams: set up: %w", err)
 	}
 	return nil
 }
@@ -174,8 +177,8 @@ func (c *Conn) Setup(ctx context.Context, cfg Config) error {
 // Require returns an error that names the first of these streams that this user's account does not have, or nil.
 func (c *Conn) Require(ctx context.Context, streams ...string) error {
 	for _, name := range streams {
-		if _, err := c.js.Stream(ctx, name); err != nil {
-			return fmt.Errorf("bus: stream %s: %w", name, err)
+		if _, err := c.JetStream().Stream(ctx, name); err != nil {
+			return fmt.Errorf("streams: stream %s: %w", name, err)
 		}
 	}
 	return nil
@@ -207,7 +210,7 @@ func (c *Conn) Ensure(ctx context.Context) error {
 		return nil
 	}
 	if err := c.ensure(ctx, cfg, false); err != nil {
-		return fmt.Errorf("bus: ensure: %w", err)
+		return fmt.Errorf("streams: ensure: %w", err)
 	}
 	return nil
 }
@@ -221,10 +224,10 @@ func (c *Conn) ensure(ctx context.Context, cfg Config, update bool) error {
 		}
 	}
 	for _, queue := range cfg.Queues {
-		if err := c.ensureConsumer(ctx, JobsStream, queueFilter(jobsPrefix, queue), queue, cfg, update); err != nil {
+		if err := c.ensureConsumer(ctx, topology.JobsStream, topology.InQueue(topology.Jobs, queue), queue, cfg, update); err != nil {
 			return err
 		}
-		if err := c.ensureConsumer(ctx, WakesStream, queueFilter(wakesPrefix, queue), queue, cfg, update); err != nil {
+		if err := c.ensureConsumer(ctx, topology.WakesStream, topology.InQueue(topology.Wakes, queue), queue, cfg, update); err != nil {
 			return err
 		}
 	}
@@ -232,31 +235,31 @@ func (c *Conn) ensure(ctx context.Context, cfg Config, update bool) error {
 }
 
 func (c *Conn) ensureStream(ctx context.Context, name string, cfg Config, update bool) error {
-	stream, err := c.js.Stream(ctx, name)
+	stream, err := c.JetStream().Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		// Several processes start at once: the same config made by another is a success here too.
 		made := cfg.stream(name, nil)
 		made.FirstSeq = firstSequence(time.Now())
-		if _, err = c.js.CreateStream(ctx, made); err == nil {
-			c.log.Info("stream made", "stream", name)
-			c.signal(&c.made)
+		if _, err = c.JetStream().CreateStream(ctx, made); err == nil {
+			c.Log().Info("stream made", "stream", name)
+			c.Made()
 			return nil
 		}
 		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 			return fmt.Errorf("make stream %s: %w", name, err)
 		}
-		stream, err = c.js.Stream(ctx, name)
+		stream, err = c.JetStream().Stream(ctx, name)
 	}
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", name, err)
 	}
 	have := stream.CachedInfo().Config
 	want := cfg.stream(name, &have)
-	if name == JobsStream && slices.Equal(have.Subjects, formerJobsSubjects) {
+	if name == topology.JobsStream && slices.Equal(have.Subjects, formerJobsSubjects) {
 		// The version before does not work on a narrower one: an operator narrows it once the fleet is upgraded.
 		want.Subjects = have.Subjects
 		if update {
-			c.log.Warn("the queue takes in jobs that no executor gets; once no older version runs, edit its subjects", "stream", name, "subjects", jobsPrefix+"*.>")
+			c.Log().Warn("the queue takes in jobs that no executor gets; once no older version runs, edit its subjects", "stream", name, "subjects", topology.Jobs+"*.>")
 		}
 	}
 	if err := compare(have, want); err != nil {
@@ -269,15 +272,15 @@ func (c *Conn) ensureStream(ctx context.Context, name string, cfg Config, update
 	if !changed {
 		return nil
 	}
-	if _, err := c.js.UpdateStream(ctx, next); err != nil {
+	if _, err := c.JetStream().UpdateStream(ctx, next); err != nil {
 		return fmt.Errorf("update stream %s: %w", name, err)
 	}
-	c.log.Info("stream updated", "stream", name)
+	c.Log().Info("stream updated", "stream", name)
 	return nil
 }
 
 // formerJobsSubjects are those of an AGENTRUN_JOBS that an earlier version made: it took in jobs that no queue has.
-var formerJobsSubjects = []string{jobsPrefix + ">"}
+var formerJobsSubjects = []string{topology.Jobs + ">"}
 
 // firstSequence is where a stream that is made now begins to count: at the time in microseconds. A stream that is made
 // anew after a loss so has no sequence of the lost one, and a process that lives through the loss cannot take a message of
@@ -376,9 +379,9 @@ func wakeWait(ackWait time.Duration) time.Duration {
 }
 
 func (c *Conn) ensureConsumer(ctx context.Context, stream, filter, queue string, cfg Config, update bool) error {
-	name := ConsumerName(queue)
+	name := topology.ConsumerName(queue)
 	wait, usual := cfg.AckWait, ackWaitDefault
-	if stream == WakesStream {
+	if stream == topology.WakesStream {
 		wait, usual = wakeWait(wait), wakeWait(usual)
 	}
 	want := jetstream.ConsumerConfig{
@@ -386,8 +389,8 @@ func (c *Conn) ensureConsumer(ctx context.Context, stream, filter, queue string,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: choose(wait, 0, usual),
 		MaxDeliver: -1, MaxAckPending: maxAckPending, MaxWaiting: maxWaiting,
 	}
-	have, err := c.js.Consumer(ctx, stream, name)
-	if err == nil && stream == JobsStream {
+	have, err := c.JetStream().Consumer(ctx, stream, name)
+	if err == nil && stream == topology.JobsStream {
 		c.holds(queue, have.CachedInfo())
 	}
 	switch {
@@ -411,13 +414,13 @@ func (c *Conn) ensureConsumer(ctx context.Context, stream, filter, queue string,
 	case !errors.Is(err, jetstream.ErrConsumerNotFound):
 		return fmt.Errorf("consumer %s of %s: %w", name, stream, err)
 	}
-	made, err := c.js.CreateOrUpdateConsumer(ctx, stream, want)
+	made, err := c.JetStream().CreateOrUpdateConsumer(ctx, stream, want)
 	if err != nil {
 		return fmt.Errorf("make consumer %s of %s: %w", name, stream, err)
 	}
-	if stream == JobsStream {
+	if stream == topology.JobsStream {
 		c.holds(queue, made.CachedInfo())
 	}
-	c.log.Info("consumer made", "stream", stream, "consumer", name)
+	c.Log().Info("consumer made", "stream", stream, "consumer", name)
 	return nil
 }

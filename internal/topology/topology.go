@@ -1,9 +1,5 @@
-// Package bus is everything that touches NATS: the streams of contract §2, the run records and their compare-and-set,
-// numbered results, letters, alerts, the job queue, wakes, hints, watches and the clock.
-//
-// It keeps no truth of its own. Each method says what is durable when it returns, whether it may be called
-// concurrently, and which errors a caller branches on. Everything is safe for concurrent use unless it says otherwise.
-package bus
+// Package topology is contract §2: the streams, their subjects, and what a subject says. It only makes and reads names.
+package topology
 
 import (
 	"strings"
@@ -23,55 +19,57 @@ const (
 	AlertsStream  = "AGENTRUN_ALERTS"
 )
 
+// What all subjects of a kind begin with.
 const (
-	jobsPrefix    = "agentrun.jobs."
-	resultsPrefix = "agentrun.results."
-	runsPrefix    = "agentrun.runs."
-	fleetPrefix   = runsPrefix + port.FleetTenant + "."
-	wakesPrefix   = "agentrun.wakes."
-	lettersPrefix = "agentrun.deadletters."
-	alertsPrefix  = "agentrun.alerts."
-	hintPrefix    = "agentrun.hint."
+	Jobs    = "agentrun.jobs."
+	Results = "agentrun.results."
+	Runs    = "agentrun.runs."
+	Fleet   = Runs + port.FleetTenant + "."
+	Wakes   = "agentrun.wakes."
+	Letters = "agentrun.deadletters."
+	Alerts  = "agentrun.alerts."
+	hints   = "agentrun.hint."
 )
 
 // JobSubject is where a publisher puts a job.
 func JobSubject(queue string, id run.ID) string {
-	return jobsPrefix + queue + "." + id.Tenant + "." + id.Run
+	return Jobs + queue + "." + id.Tenant + "." + id.Run
 }
 
 // ResultSubject is where the outcomes of a run appear.
 func ResultSubject(id run.ID, scope envelope.Scope) string {
-	return resultsPrefix + id.Tenant + "." + id.Run + "." + string(scope)
+	return Results + id.Tenant + "." + id.Run + "." + string(scope)
 }
 
 // RunSubject is where the run's record is.
-func RunSubject(id run.ID) string { return runsPrefix + id.Tenant + "." + id.Run }
+func RunSubject(id run.ID) string { return Runs + id.Tenant + "." + id.Run }
 
 // FleetSubject is where a record of the fleet is, among those of the runs.
-func FleetSubject(name string) string { return fleetPrefix + name }
+func FleetSubject(name string) string { return Fleet + name }
 
 // WakeSubject is where a run that is due again is put in its queue.
 func WakeSubject(queue string, id run.ID) string {
-	return wakesPrefix + queue + "." + id.Tenant + "." + id.Run
+	return Wakes + queue + "." + id.Tenant + "." + id.Run
 }
 
 // LetterSubject is where the open dead letter of a run is.
 func LetterSubject(tenant, owner, runID string) string {
-	return lettersPrefix + tenant + "." + owner + "." + runID
+	return Letters + tenant + "." + owner + "." + runID
 }
 
 // AlertSubject is where alerts of one kind go.
 func AlertSubject(tenant, owner, reasonCode string) string {
-	return alertsPrefix + tenant + "." + owner + "." + reasonCode
+	return Alerts + tenant + "." + owner + "." + reasonCode
 }
 
 // HintSubject reaches one lease holder; core NATS, no stream.
-func HintSubject(holder string) string { return hintPrefix + holder }
+func HintSubject(holder string) string { return hints + holder }
 
 // ConsumerName is the durable consumer of a queue, the same on AGENTRUN_JOBS and AGENTRUN_WAKES.
 func ConsumerName(queue string) string { return "executor-" + queue }
 
-func queueFilter(prefix, queue string) string { return prefix + queue + ".>" }
+// InQueue matches all subjects of one queue below a prefix, Jobs or Wakes.
+func InQueue(prefix, queue string) string { return prefix + queue + ".>" }
 
 // QueueTokens are the parts of a job's or a wake's subject, as published: NATS lets through any token, wildcards
 // included, so Valid says whether queue, tenant and run are identifiers of contract §1.
@@ -83,12 +81,13 @@ type QueueTokens struct {
 
 // ParseJobSubject takes a job's subject apart. A subject with too few or too many tokens is not valid; what is there is
 // returned all the same, with the surplus in ID.Run.
-func ParseJobSubject(subject string) QueueTokens { return parseQueueSubject(jobsPrefix, subject) }
+func ParseJobSubject(subject string) QueueTokens { return ParseQueueSubject(Jobs, subject) }
 
 // ParseWakeSubject is ParseJobSubject for wakes.
-func ParseWakeSubject(subject string) QueueTokens { return parseQueueSubject(wakesPrefix, subject) }
+func ParseWakeSubject(subject string) QueueTokens { return ParseQueueSubject(Wakes, subject) }
 
-func parseQueueSubject(prefix, subject string) QueueTokens {
+// ParseQueueSubject is both, by the prefix.
+func ParseQueueSubject(prefix, subject string) QueueTokens {
 	rest, ok := strings.CutPrefix(subject, prefix)
 	if !ok {
 		return QueueTokens{}
@@ -105,18 +104,18 @@ func parseQueueSubject(prefix, subject string) QueueTokens {
 // ParseRunSubject returns the run whose record is at subject; ok is false for anything else but the active
 // reconciler's own.
 func ParseRunSubject(subject string) (id run.ID, ok bool) {
-	rest, ok := strings.CutPrefix(subject, runsPrefix)
+	rest, ok := strings.CutPrefix(subject, Runs)
 	if !ok {
 		return run.ID{}, false
 	}
 	tenant, runID, _ := strings.Cut(rest, ".")
 	id = run.ID{Tenant: tenant, Run: runID}
-	return id, literalRun(id) || id == port.ActiveID
+	return id, LiteralRun(id) || id == port.ActiveID
 }
 
 // ParseResultSubject returns run and scope of a result subject.
 func ParseResultSubject(subject string) (id run.ID, scope envelope.Scope, ok bool) {
-	rest, ok := strings.CutPrefix(subject, resultsPrefix)
+	rest, ok := strings.CutPrefix(subject, Results)
 	if !ok {
 		return run.ID{}, "", false
 	}
@@ -128,7 +127,7 @@ func ParseResultSubject(subject string) (id run.ID, scope envelope.Scope, ok boo
 
 // ParseLetterSubject returns the parts of a letter's subject; tenant may be port.InvalidTenant.
 func ParseLetterSubject(subject string) (tenant, owner, runID string, ok bool) {
-	rest, ok := strings.CutPrefix(subject, lettersPrefix)
+	rest, ok := strings.CutPrefix(subject, Letters)
 	if !ok {
 		return "", "", "", false
 	}
@@ -137,13 +136,13 @@ func ParseLetterSubject(subject string) (tenant, owner, runID string, ok bool) {
 	return tenant, owner, runID, (tenant == port.InvalidTenant || run.ValidID(tenant)) && run.ValidID(owner) && run.ValidID(runID)
 }
 
-// literalRun reports whether the subjects of id mean this run and nothing else.
-func literalRun(id run.ID) bool {
+// LiteralRun reports whether the subjects of id mean this run and nothing else.
+func LiteralRun(id run.ID) bool {
 	return (run.ValidID(id.Tenant) || id.Tenant == port.InvalidTenant) && run.ValidID(id.Run)
 }
 
-// literalSubject reports whether every token of subject stands for itself.
-func literalSubject(subject string) bool {
+// Literal reports whether every token of subject stands for itself.
+func Literal(subject string) bool {
 	return !strings.ContainsAny(subject, "*> \t\r\n\x00") && !strings.Contains(subject, "..") &&
 		!strings.HasPrefix(subject, ".") && !strings.HasSuffix(subject, ".")
 }
