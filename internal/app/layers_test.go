@@ -20,9 +20,10 @@ const module = "github.com/agentrun/executor/"
 var (
 	core    = []string{"pkg/run", "pkg/budget", "pkg/envelope", "pkg/deadletter", "internal/strictjson"}
 	words   = []string{"internal/port"}
+	names   = []string{"internal/topology"}
 	aside   = []string{"internal/fair", "internal/boottime", "internal/child"}
 	drivers = []string{"internal/worker", "internal/reconcile", "internal/operator", "internal/record", "internal/generation", "internal/audit"}
-	edges   = []string{"internal/bus", "internal/journal", "internal/config", "internal/observe", "internal/trace", "internal/terminal", "pkg/connector"}
+	edges   = []string{"internal/bus", "internal/streams", "internal/queue", "internal/journal", "internal/config", "internal/observe", "internal/trace", "internal/terminal", "pkg/connector"}
 	client  = []string{"pkg/client"}
 	wiring  = []string{"internal/app", "internal/cli", "internal/demo", "pkg/executor", "cmd"}
 	outside = []string{"internal/bench", "internal/crash", "internal/sim", "internal/fieldcases", "internal/schemadoc", "examples", "test"}
@@ -54,17 +55,21 @@ func forbidden(pkg, path string) string {
 		return "what stands beside the layers knows none of them"
 	case under(pkg, drivers) && !knows(core, words, aside, drivers):
 		return "a driver asks for an interface, and never imports an edge"
-	case under(pkg, edges) && !knows(core, words, aside, edges):
+	case under(pkg, names) && !knows(core, words):
+		return "what streams and subjects are called follows from the words only"
+	case under(pkg, edges) && !knows(core, words, aside, names, edges):
 		return "an edge knows no driver"
 	case under(pkg, edges) && ours && under(own, edges):
-		// A kind of tool is part of the connector; config reads specs, which are the connector's types.
+		// A kind of tool is part of the connector; config reads specs, which are the connector's types. NATS has three rooms:
+		// what keeps the streams and what pulls stand on the connection.
 		same := strings.Split(pkg, "/")[1] == strings.Split(own, "/")[1]
-		if !same && own != "pkg/connector" {
+		stands := under(pkg, []string{"internal/streams", "internal/queue"}) && under(own, []string{"internal/bus"})
+		if !same && !stands && own != "pkg/connector" {
 			return "an edge knows no other edge"
 		}
-	case under(pkg, client) && !knows(core, words, []string{"internal/bus"}):
+	case under(pkg, client) && !knows(core, words, names, []string{"internal/bus"}):
 		return "a publisher's build holds no more than it needs"
-	case under(pkg, wiring) && !knows(core, words, aside, drivers, edges, client, wiring):
+	case under(pkg, wiring) && !knows(core, words, aside, names, drivers, edges, client, wiring):
 		return "nothing that runs knows what tests and measures it"
 	}
 	return ""
@@ -72,7 +77,7 @@ func forbidden(pkg, path string) string {
 
 // layers counts the layers that a package is in.
 func layers(pkg string) (n int) {
-	for _, l := range [][]string{core, words, aside, drivers, edges, client, wiring, outside} {
+	for _, l := range [][]string{core, words, aside, names, drivers, edges, client, wiring, outside} {
 		if under(pkg, l) {
 			n++
 		}
@@ -124,7 +129,7 @@ func TestArrowsOnlyGoDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range slices.Concat(core, words, aside, drivers, edges, client) {
+	for _, p := range slices.Concat(core, words, aside, names, drivers, edges, client) {
 		if !seen[p] {
 			t.Errorf("%s was not looked at", p)
 		}
@@ -152,7 +157,16 @@ func TestForbidden(t *testing.T) {
 		{"internal/fair", module + "internal/port", false},
 		{"internal/bus", module + "internal/port", true},
 		{"internal/bus", module + "internal/record", false},
+		{"internal/bus", module + "internal/streams", false},
+		{"internal/bus", module + "internal/queue", false},
+		{"internal/streams", module + "internal/bus", true},
+		{"internal/streams", module + "internal/queue", false},
+		{"internal/queue", module + "internal/bus", true},
+		{"internal/queue", module + "internal/streams", false},
+		{"internal/worker", module + "internal/topology", false},
+		{"internal/topology", module + "internal/bus", false},
 		{"pkg/client", module + "internal/bus", true},
+		{"pkg/client", module + "internal/queue", false},
 		{"pkg/client", module + "internal/journal", false},
 		{"internal/app", module + "internal/crash", false},
 		{"internal/worker", module + "internal/bus", false},

@@ -97,7 +97,7 @@ func (k *Keeper) gathered() {
 		return
 	}
 	if k.heard > k.look.Last {
-		k.Store.Look()
+		k.Store.Check()
 		return
 	}
 	k.asks = ""
@@ -130,7 +130,7 @@ func (k *Keeper) Told(data []byte) {
 	case same && w.Seen > k.heard:
 		k.heard, k.heardAt = w.Seen, time.Now()
 	case !same && w.Store != "" && k.asks != "":
-		k.Store.Look()
+		k.Store.Check()
 	}
 	if w.Member != nil && w.Member.Journal != "" && w.Member.Journal != k.Config.Member.Journal {
 		p := k.meet(*w.Member, !w.Gone)

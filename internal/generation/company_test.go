@@ -33,7 +33,7 @@ func (f *fake) Saw(uint64)                 {}
 func (f *fake) Joined(uint64, time.Time)   {}
 func (f *fake) Met() ([]byte, error)       { return f.others, nil }
 func (f *fake) Meet(others []byte)         { f.others = others }
-func (f *fake) Look()                      { f.looks++ }
+func (f *fake) Check()                     { f.looks++ }
 
 func (f *fake) LoadFleet(context.Context, string) ([]byte, uint64, error) { return nil, 0, nil }
 func (f *fake) FleetNames(context.Context) ([]string, error)              { return nil, nil }

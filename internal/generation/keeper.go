@@ -33,8 +33,8 @@ type Store interface {
 	port.Fleet
 	// FleetNames are the names of all records of the fleet.
 	FleetNames(ctx context.Context) ([]string, error)
-	// Look asks for a look at the streams soon.
-	Look()
+	// Check asks for a look at the streams soon.
+	Check()
 }
 
 // Look is what a look at the streams has found.
@@ -194,7 +194,7 @@ func (k *Keeper) Looked(l Look) {
 	case l.Member < k.known.Member && !k.expired():
 		k.suspect("the record of this executor in AGENTRUN_RUNS is older than the one that it has written, or gone")
 	case l.Last < k.heard && !l.Asked.After(k.heardAt):
-		k.Store.Look()
+		k.Store.Check()
 	case l.Last < k.heard:
 		k.suspect(fmt.Sprintf("AGENTRUN_RUNS has gone back: it ends at sequence %d, and others had seen %d", l.Last, k.heard))
 	}
@@ -326,7 +326,7 @@ func (k *Keeper) step(ctx context.Context) (again bool, err error) {
 	if len(missing) > 0 {
 		k.block(missingText(s.Cause, missing))
 		k.Lost(true)
-		time.AfterFunc(waitEvery, k.Store.Look)
+		time.AfterFunc(waitEvery, k.Store.Check)
 		return false, nil
 	}
 	k.settle(look, s)
@@ -434,7 +434,7 @@ func (k *Keeper) wroteNow() {
 	k.mu.Lock()
 	k.wrote, k.looked = time.Now(), false
 	k.mu.Unlock()
-	k.Store.Look()
+	k.Store.Check()
 }
 
 // token names a store in a generation.

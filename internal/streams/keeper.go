@@ -335,9 +335,6 @@ func (c *Conn) LookNow(ctx context.Context) error {
 	return c.observe(ctx)
 }
 
-// Look is Check, asked for by whoever waits for what a look finds.
-func (c *Conn) Look() { c.Check() }
-
 // Single reports whether the streams have one replica each.
 func (c *Conn) Single() bool { return c.single.Load() }
 

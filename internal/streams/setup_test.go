@@ -236,7 +236,7 @@ func TestALossIsToldToWhoComesLater(t *testing.T) {
 	if _, err := server.Conn().Request("$JS.API.STREAM.DELETE."+topology.RunsStream, nil, 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	c.Look()
+	c.Check()
 	bustest.Eventually(t, "the new stream is seen", func() bool { return !c.Status().Created.Equal(before) })
 	told := make(chan streams.Status, 1)
 	c.OnLook(func(s streams.Status) {
@@ -302,7 +302,7 @@ func TestWhatIsChangedByHandIsNamed(t *testing.T) {
 	}
 	wait := func(what string, is func(*streams.ChangedError) bool) {
 		t.Helper()
-		c.Look()
+		c.Check()
 		bustest.Eventually(t, what, func() bool { return is(c.Status().Changed) })
 	}
 	edit := func(stream string, change func(*jetstream.StreamConfig)) {

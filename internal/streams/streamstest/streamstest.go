@@ -71,7 +71,7 @@ func SetUp(tb testing.TB, url string, cfg streams.Config) *streams.Conn {
 // State is a stream's own word of what it holds.
 func State(tb testing.TB, server *bustest.Server, stream string) jetstream.StreamState {
 	tb.Helper()
-	js, err := jetstream.New(server.Conn())
+	js, err := bus.API{}.JetStream(server.Conn())
 	if err != nil {
 		tb.Fatal(err)
 	}
