@@ -18,8 +18,9 @@ build: ## build both commands into bin/
 demo: build ## run a billing case with everything in one process
 	./bin/executor demo
 
-# vet is part of lint, and binaries that live for seconds need no debugger's tables.
-TESTFLAGS = -vet=off -ldflags='-s -w'
+# vet is part of lint, and binaries that live for seconds need no debugger's tables. Tests that run beside others wait most
+# of their time: for a lease, for a server, for a process.
+TESTFLAGS = -vet=off -ldflags='-s -w' -parallel 8
 
 test: ## run the tests; the longest are left out or shortened (-short), and named at the end
 	$(GO) test -short $(TESTFLAGS) ./...

@@ -26,6 +26,7 @@ func (s *stack) alerts() (subjects []string) {
 // A letter that is handed to another owner is that owner's everywhere: in lists, at its subject, in the metrics, for claims,
 // and in the alert that tells of it, once.
 func TestAssign(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.answer(notFound)
 	s.executor("w1")
@@ -105,6 +106,7 @@ func TestAssign(t *testing.T) {
 // What the call leaves to do when its process dies in the middle is done by the active reconciler: here the record says the
 // new owner, and the message is still at the former one's.
 func TestAssignThatWasCutOff(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.answer(notFound)
 	e := s.executor("w1")

@@ -13,6 +13,7 @@ import (
 
 // A whole fleet's streams are whole; what is broken by hand is found, by the name of the rule.
 func TestAudit(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.answer(notFound)
 	w := s.executor("w1")

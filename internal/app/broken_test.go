@@ -17,6 +17,7 @@ import (
 // A stored record that breaks a rule stops nobody: executor, reconciler and operator calls leave it alone, it is named, and
 // a person can end it.
 func TestABrokenRecordIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.args = []string{"--lease", "500ms"}
 	r, e := s.reconciler("r1"), s.executor("w1")

@@ -13,6 +13,7 @@ import (
 // While executors of one queue work by different configs, the doctor names them and the tool that differs, and the metrics
 // of a reconciler count them; once all have the same, neither does.
 func TestExecutorsWithDifferentConfigs(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	text, err := os.ReadFile(s.config)
 	if err != nil {

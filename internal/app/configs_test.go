@@ -8,6 +8,7 @@ import (
 
 // What differs between executors of one queue is named, with who has which; between queues it is on purpose.
 func TestDifferencesOfConfigs(t *testing.T) {
+	t.Parallel()
 	parts := func(pairs ...string) map[string]string {
 		m := map[string]string{}
 		for _, p := range pairs {

@@ -34,6 +34,7 @@ func whole(block string) string {
 var fileReference = regexp.MustCompile(`\$\{file:[^}]+\}`)
 
 func TestTheExamplesInTheDocs(t *testing.T) {
+	t.Parallel()
 	data, err := os.ReadFile(filepath.Join("..", "..", "docs", "tools.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -63,6 +63,7 @@ func plant(t *testing.T, rs *record.Records, tenant string, n int) {
 // Issue 4's numbers: 12,000 letters listed page by page in under 2 s and replayed in bulk in under 60 s; single calls
 // answer within 100 ms meanwhile. The times are printed, the counts are asserted.
 func TestDrainTwelveThousand(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short: 12,000 letters take several seconds")
 	}
@@ -125,6 +126,7 @@ func TestDrainTwelveThousand(t *testing.T) {
 // Field case 19: a thousand replays in bulk, the reconciler is cut off midway and another takes over. Each letter is open,
 // or replayed once.
 func TestBulkReplayCutOff(t *testing.T) {
+	t.Parallel()
 	const n = 1000
 	s := newStack(t)
 	rs, conn := s.records()

@@ -12,6 +12,7 @@ import (
 // Two executors have each a tool that the other does not know. Their runs wait for the one that has the tool; a tool that
 // nobody has, and args that a later step's tool does not take, end the run before anything was done.
 func TestToolsThatOnlyOneExecutorHas(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	told, err := s.nc.SubscribeSync("agentrun.hint._tools")
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 // Field case 14: the queue's consumer, then the stream of the letters are deleted while workers run. Neither is met with
 // silence: work goes on, and the letters are published again from the records.
 func TestConsumerAndStreamAreDeleted(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.answer(notFound)
 	s.executor("w1")
@@ -45,6 +46,7 @@ func TestConsumerAndStreamAreDeleted(t *testing.T) {
 
 // Field case 15: a queue with a tiny limit is filled. The publisher is refused, and what was accepted comes to its end.
 func TestFullQueueRefuses(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.reconciler("r1", "--max-jobs", "10")
 	accepted := []string{}
@@ -71,6 +73,7 @@ func TestFullQueueRefuses(t *testing.T) {
 // Field case 26: an observer reads every subject but jobs, runs and dead letters: ids and codes, never args, results or
 // upstream text, results excepted on the run's own result subject.
 func TestObserverLearnsNoSecrets(t *testing.T) {
+	t.Parallel()
 	const arg, upstream, result = "ARGUMENT-4711", "UPSTREAM-4712", "RESULT-4713"
 	s := newStack(t)
 	var mu sync.Mutex
@@ -127,6 +130,7 @@ func keys(m map[string][]byte) (out []string) {
 // Field case 31: steps 1 and 2 are done, 3 needs an approval; duplicate, late and refused approvals. 1 and 2 are called
 // once, nothing is ok before it is decided, and a refusal says that nothing was done.
 func TestApprovals(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.executor("w1")
 	s.reconciler("r1")
@@ -170,6 +174,7 @@ func TestApprovals(t *testing.T) {
 
 // Field case 32: two parallel steps fail together: one terminal outcome, one letter, one alert.
 func TestParallelFailuresEndOnce(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	var both sync.WaitGroup
 	both.Add(2)
@@ -203,6 +208,7 @@ func TestParallelFailuresEndOnce(t *testing.T) {
 // Field case 29: the journal's disk is full, later freed. No write is sent without its intent, readiness is red, and work
 // resumes by itself; nothing is lost or repeated.
 func TestJournalDiskFull(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=20m"); err != nil {
 		t.Skipf("a full disk cannot be tested: mounting a tmpfs needs root: %v", err)

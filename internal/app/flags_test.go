@@ -32,6 +32,7 @@ func executor(t *testing.T, vars map[string]string, args ...string) (ExecutorCon
 
 // The defaults of contract §11.
 func TestDefaults(t *testing.T) {
+	t.Parallel()
 	c, err := executor(t, nil, "--config", "c.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -55,6 +56,7 @@ func TestDefaults(t *testing.T) {
 
 // Each flag can be given, by itself and by its variable; the flag wins over the variable, the variable over the default.
 func TestEveryFlagHasAVariable(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -115,6 +117,7 @@ func TestEveryFlagHasAVariable(t *testing.T) {
 
 // Bad usage is one line that names the flag, and the bound where there is one.
 func TestBadUsageNamesFlagAndBound(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -183,6 +186,7 @@ func TestBadUsageNamesFlagAndBound(t *testing.T) {
 
 // A bad value from the environment is blamed on its variable.
 func TestABadVariableIsNamed(t *testing.T) {
+	t.Parallel()
 	_, err := executor(t, map[string]string{"AGENTRUN_LEASE": "soon"}, "--config", "c.yaml")
 	if err == nil || !strings.Contains(err.Error(), "$AGENTRUN_LEASE") || !strings.Contains(err.Error(), "--lease") {
 		t.Errorf("got %v", err)
@@ -190,6 +194,7 @@ func TestABadVariableIsNamed(t *testing.T) {
 }
 
 func TestReportTellsTheExitCode(t *testing.T) {
+	t.Parallel()
 	for _, x := range []struct {
 		code int
 		err  error
@@ -219,6 +224,7 @@ const (
 
 // README.md shows the flags as the code has them.
 func TestTheFlagsInTheReadmeAreCurrent(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join("..", "..", "README.md")
 	data, err := os.ReadFile(path)
 	if err != nil {

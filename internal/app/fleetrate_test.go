@@ -14,6 +14,7 @@ import (
 // what a busy machine makes of it; half of it would be a part that is wrong. TestFleetCount and TestGreetingsAreCounted
 // pin the parts themselves.
 func TestFleetRate(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short: a rate shows over ten seconds of wall time only")
 	}

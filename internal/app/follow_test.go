@@ -130,6 +130,7 @@ func (f *followed) call(tool string) {
 // A secret that is swapped is taken in by itself once it is settled; one that is half written, and whatever else is being
 // changed in the config, is not.
 func TestSecretFilesAreWatched(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	var seen string
 	far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -200,6 +201,7 @@ func TestSecretFilesAreWatched(t *testing.T) {
 
 // A program that gives its config as bytes has its secrets renewed just the same.
 func TestSecretFilesOfAConfigWithoutAFile(t *testing.T) {
+	t.Parallel()
 	m := newMount(t, map[string]string{"token": "first-secret"})
 	f := followWith(t, "", []byte("tools:\n  one: {effect: read, http: {url: 'http://127.0.0.1:1/', headers: {A: '${file:"+m.path("token")+"}'}}}\n"))
 	m.swap(map[string]string{"token": "second-secret"})
@@ -221,6 +223,7 @@ func join(parts [][]byte) (out []byte) {
 
 // What could not be taken over is tried again after a while although nothing has changed, and said once.
 func TestRefusedSecretIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	far := httptest.NewTLSServer(http.NotFoundHandler())
 	defer far.Close()
 	authority := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: far.Certificate().Raw}))
@@ -243,6 +246,7 @@ func TestRefusedSecretIsTriedAgain(t *testing.T) {
 
 // Secrets that are cut out of results are the longest first, whichever config they are of.
 func TestRetiredSecretsLeaveNoPiece(t *testing.T) {
+	t.Parallel()
 	box := func(secrets ...string) *Toolbox { return &Toolbox{File: &config.File{Secrets: secrets}} }
 	tools := newLive(box("longer-secret-value"))
 	tools.put(box("secret-v"))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -138,7 +137,7 @@ type waiting struct {
 func (s *stack) starting(id string) waiting {
 	s.t.Helper()
 	var c app.ExecutorConfig
-	addr := freeAddr(s.t)
+	addr := fmt.Sprintf("127.0.0.1:%d", bustest.Port(s.t))
 	all := append([]string{"--nats", s.server.URL, "--config", s.config, "--id", id, "--http", addr, "--data", filepath.Join(s.dir, id), "--drain-timeout", "2s"}, s.args...)
 	if err := app.Defaults(&c, all); err != nil {
 		s.t.Fatal(err)
@@ -221,16 +220,6 @@ func TestRecordsThatExpireByHand(t *testing.T) {
 	for _, p := range []*process{e, r} {
 		bustest.Eventually(t, "ready again", func() bool { status, _ := s.readyz(p); return status == 200 })
 	}
-}
-
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func runOf(id string) run.ID { return run.ID{Tenant: "acme", Run: id} }

@@ -13,6 +13,7 @@ import (
 
 // Four executors with calls to make come to know one another by their greetings, and forget one that has gone.
 func TestGreetingsAreCounted(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	counts := make([]*fleetCount, 4)
 	var gone context.CancelFunc

@@ -11,6 +11,7 @@ import (
 
 // Intake stops at 90 % of what running work needs, and warns from half of it.
 func TestRoom(t *testing.T) {
+	t.Parallel()
 	runs := func(n int64) streams.Status { return streams.Status{Runs: n, RunsMax: 100, LettersMax: 100} }
 	for _, x := range []struct {
 		name            string
@@ -38,6 +39,7 @@ func TestRoom(t *testing.T) {
 
 // What the metrics show is what intake is judged by.
 func TestRoomIsShown(t *testing.T) {
+	t.Parallel()
 	got := room{free: 0.25, streams: streams.Status{Runs: 1, RunsMax: 4, Letters: 3, LettersMax: 4, Jobs: 7, JobsMax: 14}}.shown()
 	if want := (observe.Room{Runs: 0.25, Letters: 0.75, Jobs: 0.5, JournalFree: 0.25}); got != want {
 		t.Errorf("%+v, wanted %+v", got, want)

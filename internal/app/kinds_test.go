@@ -66,6 +66,7 @@ func loadFile(t *testing.T, k *kinds, imports importing, text string) (*Toolbox,
 }
 
 func TestImport(t *testing.T) {
+	t.Parallel()
 	yes, no := true, false
 	url := billing(t, map[string]*mcp.ToolAnnotations{
 		"find_credit": {ReadOnlyHint: true}, "find_other": nil, "find_and_delete": {DestructiveHint: &yes},
@@ -111,6 +112,7 @@ tools:
 
 // Two servers have a tool of one name, and what is taken over has its own limits.
 func TestImportWithAPrefix(t *testing.T) {
+	t.Parallel()
 	yes := true
 	a := billing(t, map[string]*mcp.ToolAnnotations{"find": {ReadOnlyHint: true}, "own": nil})
 	b := billing(t, map[string]*mcp.ToolAnnotations{"find": {ReadOnlyHint: true}, "drop": {DestructiveHint: &yes}})
@@ -166,6 +168,7 @@ tools:
 // A tool is taken over whatever regular expressions its schemas have: what RE2 lacks is matched all the same, and what nobody
 // can read is left out and told.
 func TestImportWithPatterns(t *testing.T) {
+	t.Parallel()
 	s := mcp.NewServer(&mcp.Implementation{Name: "zod", Version: "4"}, nil)
 	for name, schema := range map[string]string{
 		"invite": `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"email":{"type":"string","format":"email","pattern":"^(?!\\.)(?!.*\\.\\.)[a-z.]+@[a-z.]+$"}}}`,
@@ -205,6 +208,7 @@ func TestImportWithPatterns(t *testing.T) {
 }
 
 func TestImportRefused(t *testing.T) {
+	t.Parallel()
 	url := billing(t, map[string]*mcp.ToolAnnotations{"same": nil})
 	k := testKinds(t)
 	for text, want := range map[string]string{
@@ -236,6 +240,7 @@ func TestImportRefused(t *testing.T) {
 }
 
 func TestCheckMCP(t *testing.T) {
+	t.Parallel()
 	yes := true
 	url := billing(t, map[string]*mcp.ToolAnnotations{"drop": {DestructiveHint: &yes}, "find": {ReadOnlyHint: true}})
 	path := configFile(t, `
@@ -263,6 +268,7 @@ tools: {drop_it: {effect: read, mcp: {server: billing, tool: drop}}}
 
 // Any kind looks any kind up.
 func TestVerifyOfAnyKind(t *testing.T) {
+	t.Parallel()
 	kindsOf := map[string]string{
 		"http":    `http: {url: "http://127.0.0.1:1/?ref={operation_ref}"}`,
 		"nats":    `nats: {subject: a.b}`,
@@ -288,6 +294,7 @@ tools: {x: {effect: write, `+toolConfig+`, verify: {`+lookupConfig+`, committed:
 }
 
 func TestOwnTools(t *testing.T) {
+	t.Parallel()
 	tool, err := connector.Func("refund", envelope.Write, func(context.Context, *connector.Call) (json.RawMessage, error) {
 		return json.RawMessage(`{}`), nil
 	})

@@ -86,6 +86,7 @@ func layers(pkg string) (n int) {
 }
 
 func TestArrowsOnlyGoDown(t *testing.T) {
+	t.Parallel()
 	root := filepath.Join("..", "..")
 	seen := map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -138,6 +139,7 @@ func TestArrowsOnlyGoDown(t *testing.T) {
 
 // The rule itself finds what it is there to find.
 func TestForbidden(t *testing.T) {
+	t.Parallel()
 	for _, x := range []struct {
 		pkg, path string
 		allowed   bool
@@ -191,6 +193,7 @@ func TestForbidden(t *testing.T) {
 // TestOneOwnerOfTheAPI: the subjects of the JetStream API and the library's client of it are made in one place, which knows
 // the domain or the prefix. Harnesses that run their own server beside the product may ask it directly.
 func TestOneOwnerOfTheAPI(t *testing.T) {
+	t.Parallel()
 	const owner = "internal/bus/jsapi.go"
 	harness := []string{"internal/bench", "internal/crash"}
 	root, seen := filepath.Join("..", ".."), false

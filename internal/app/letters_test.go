@@ -30,6 +30,7 @@ func (s *stack) readyz(p *process) (status int, text string) {
 // to write one, the reconciler is not ready while what it must write is refused, and an audit finds nothing broken. With
 // room again everything is said.
 func TestAtTheLimitOfLetters(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.args = []string{"--lease", "1s", "--max-letters", "20"}
 	s.answer(notFound)

@@ -21,6 +21,7 @@ tools:
 // A reload takes a good file whole and keeps the old config where the new file is bad; calls of a tool that is gone are
 // never sent.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write := func(text string) {
 		t.Helper()
@@ -73,6 +74,7 @@ func TestReload(t *testing.T) {
 }
 
 func TestFleetCount(t *testing.T) {
+	t.Parallel()
 	f := newFleetCount("a")
 	now := time.Now()
 	f.now = func() time.Time { return now }

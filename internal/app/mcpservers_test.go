@@ -64,6 +64,7 @@ tools:
 // check --mcp names the cause of what is wrong with each server, with the last words of one that has ended, made harmless; text
 // among the messages is a warning.
 func TestCheckMCPNamesTheCause(t *testing.T) {
+	t.Parallel()
 	var out strings.Builder
 	err := Check(t.Context(), &out, Checking{Config: servers(t), MCP: true}, noVariables)
 	if err == nil {
@@ -89,6 +90,7 @@ func TestCheckMCPNamesTheCause(t *testing.T) {
 
 // The doctor asks each server, and what the config names of it.
 func TestDoctorAsksMCPServers(t *testing.T) {
+	t.Parallel()
 	d := &doctor{}
 	d.Config = servers(t)
 	d.tools(t.Context())

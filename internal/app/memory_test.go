@@ -8,6 +8,7 @@ import (
 
 // The collector's target leaves a busy process its room, and no more of it the more is in use.
 func TestBusyPercent(t *testing.T) {
+	t.Parallel()
 	const mb = 1 << 20
 	for _, x := range []struct {
 		inUse uint64

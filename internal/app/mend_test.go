@@ -36,6 +36,7 @@ func (l *seenLines) String() string {
 // The disk of an embedded server was full for a moment. It is started anew as soon as there is room, at its old address and
 // on its old store, and what waits is stored without anybody doing anything.
 func TestEmbeddedServerIsMended(t *testing.T) {
+	t.Parallel()
 	disk := bustest.SmallDisk(t)
 	server, err := StartEmbedded("127.0.0.1:0", disk.Dir, "")
 	if err != nil {

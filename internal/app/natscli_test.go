@@ -48,6 +48,7 @@ func natsTool(t *testing.T) (dir string) {
 
 // A newcomer drains letters with nothing but the nats command line and docs/operations.md: these are its very commands.
 func TestOperationsDocument(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short: the nats command line takes minutes to build for the first time")
 	}

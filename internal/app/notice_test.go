@@ -111,6 +111,7 @@ linked: go test ./internal/app -run TestNotice -update
 }
 
 func TestNotice(t *testing.T) {
+	t.Parallel()
 	file, want := filepath.Join("..", "..", "NOTICE"), notice(t)
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {

@@ -9,6 +9,7 @@ import (
 // Nothing is said of executors before they had the time to answer, nor where the question does not come back: who may not
 // listen would take every queue for one that nobody pulls.
 func TestAnOnlookerKnowsWhenItKnows(t *testing.T) {
+	t.Parallel()
 	now := time.Unix(1000, 0)
 	o := newOnlooker(func([]byte) error { return nil })
 	o.now = func() time.Time { return now }

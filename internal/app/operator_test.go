@@ -20,6 +20,7 @@ import (
 
 // Every call of contract §9 is found by nats micro, with schemas that compile.
 func TestServiceIsDiscoverable(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.reconciler("r1")
 	s.reconciler("r2")
@@ -82,6 +83,7 @@ func notFound(*http.Request, string, int) (int, string) { return 404, `{}` }
 
 // A bad request gets a code and a sentence, and nothing changes.
 func TestBadCallsChangeNothing(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.answer(notFound)
 	s.executor("w1")
@@ -163,6 +165,7 @@ func TestBadCallsChangeNothing(t *testing.T) {
 
 // Several operators at several reconcilers drain without meeting: nobody gets a letter that another has.
 func TestClaimsNeverMeet(t *testing.T) {
+	t.Parallel()
 	const letters, people = 40, 8
 	s := newStack(t)
 	s.answer(notFound)
@@ -216,6 +219,7 @@ func TestClaimsNeverMeet(t *testing.T) {
 
 // Many people answer one letter at once: it is settled once, and its step is called once more.
 func TestOneOfManyAnswersCounts(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.answer(func(r *http.Request, _ string, n int) (int, string) {
 		if n == 1 {
@@ -261,6 +265,7 @@ func TestOneOfManyAnswersCounts(t *testing.T) {
 
 // The same call again gets the first answer, also after the run has ended anew with another letter.
 func TestSameCallAgain(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.answer(notFound)
 	s.executor("w1")
@@ -294,6 +299,7 @@ func TestSameCallAgain(t *testing.T) {
 
 // Pages of letters and runs cover everything once, and filters mean what they say.
 func TestPages(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.answer(notFound)
 	s.executor("w1")
@@ -344,6 +350,7 @@ func TestPages(t *testing.T) {
 
 // The number of open letters goes up and down, on every reconciler, whoever settles them; claims do not count twice.
 func TestOpenLettersMetric(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.answer(notFound)
 	s.executor("w1")
@@ -383,6 +390,7 @@ func TestOpenLettersMetric(t *testing.T) {
 
 // A claim changes the record of an ended run, and is no second end: nobody is told again.
 func TestClaimsRaiseNoAlerts(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.answer(notFound)
 	s.executor("w1")
@@ -406,6 +414,7 @@ func TestClaimsRaiseNoAlerts(t *testing.T) {
 // A server that dies may forget that a letter was removed, and has it again at its old sequence. The reconciler that lived
 // through that removes it again, and lists it no more.
 func TestSettledLetterThatComesBack(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	s.answer(notFound)
 	s.executor("w1")

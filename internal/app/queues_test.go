@@ -30,6 +30,7 @@ func (p *process) page(t *testing.T, path string) string {
 // A queue whose executor has gone, or that never had one, is known by name to whoever publishes, to operators and in the
 // metrics; one that an executor takes is not among them, however busy or new it is.
 func TestAQueueThatNobodyPulls(t *testing.T) {
+	t.Parallel()
 	s := newStack(t)
 	r := s.reconciler("r1")
 	e := s.executor("w1", "--queues", "default,slow")

@@ -7,6 +7,7 @@ import (
 
 // What an executor has is known to the others as soon as they have heard of one another, and for the grace after it is gone.
 func TestRoster(t *testing.T) {
+	t.Parallel()
 	now := time.Unix(1000, 0)
 	fleet := map[string]*roster{}
 	tools := map[string][]string{"a": {"pay", "load"}, "b": {"tell"}}

@@ -13,6 +13,7 @@ import (
 // deadline because its record, its outcome or its letter is too large to be stored. A server with another limit counts as
 // soon as it is connected.
 func TestLimitsFollowTheServer(t *testing.T) {
+	t.Parallel()
 	s := newStack(t, bustest.MaxPayload(64<<10))
 	s.executor("e1")
 	s.reconciler("r1")

@@ -8,6 +8,7 @@ import (
 
 // A call that comes while the service ends is answered before its end, or not at all: after it the connection is closed.
 func TestNoCallIsAnsweredAfterTheServiceHasEnded(t *testing.T) {
+	t.Parallel()
 	for range 200 {
 		s := &service{slots: make(chan struct{}, 4), ended: make(chan struct{})}
 		var over, late atomic.Bool

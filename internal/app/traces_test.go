@@ -109,6 +109,7 @@ func shown(span tracetest.SpanStub) string {
 // One run with a retry and a lookup is one trace, from the publisher's span to what the tool is given; no span holds what
 // went to the tool or came back.
 func TestOneTracePerRun(t *testing.T) {
+	t.Parallel()
 	s, requests := tracedStack(t)
 	executor, reconciler := s.startTraced()
 	const publisher = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -166,6 +167,7 @@ func TestOneTracePerRun(t *testing.T) {
 
 // A run without a traceparent has one trace all the same: executor and reconciler derive its id from the run's name.
 func TestOneTraceWithoutAPublishers(t *testing.T) {
+	t.Parallel()
 	s, _ := tracedStack(t)
 	executor, reconciler := s.startTraced()
 	s.submit("acme", "own", tracedSteps)

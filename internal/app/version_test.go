@@ -9,6 +9,7 @@ import (
 )
 
 func TestVersionIsTheModules(t *testing.T) {
+	t.Parallel()
 	own := debug.Module{Path: modulePath, Version: "v1.2.3"}
 	commit := []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.modified", Value: "true"}}
 	for _, c := range []struct {

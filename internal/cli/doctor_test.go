@@ -9,6 +9,7 @@ import (
 
 // The doctor's exit code says whether anything must be mended; each such line is followed by how.
 func TestDoctor(t *testing.T) {
+	t.Parallel()
 	config := write(t, "c.yaml", "tools: {}\n")
 	s := bustest.Start(t)
 	data := t.TempDir()

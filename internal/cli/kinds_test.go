@@ -32,6 +32,7 @@ type credit struct {
 // taken over from an MCP server among them. Field case 3, as far as one executor goes: what the histories count is what
 // the tools have seen.
 func TestEveryKind(t *testing.T) {
+	t.Parallel()
 	s := bustest.Start(t)
 	var calls [5]atomic.Int64 // of http, nats, mcp, command (which nobody counts) and go
 
@@ -118,6 +119,7 @@ tools:
 
 // executor check of a program with tools of its own names them, and a name that the config has too is an error.
 func TestCheckOwnTools(t *testing.T) {
+	t.Parallel()
 	own, err := connector.Func("refund", envelope.Write, func(context.Context, *connector.Call) (json.RawMessage, error) { return nil, nil })
 	if err != nil {
 		t.Fatal(err)

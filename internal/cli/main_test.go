@@ -38,6 +38,7 @@ func write(t *testing.T, name, content string) string {
 }
 
 func TestExitCodes(t *testing.T) {
+	t.Parallel()
 	unreadable := filepath.Join(t.TempDir(), "none.yaml")
 	broken := write(t, "broken.yaml", "tools: {x: {effect: maybe, command: {argv: [/bin/true]}}}")
 	for _, x := range []struct {
@@ -95,6 +96,7 @@ const good = `tools:
 
 // check prints a table of the tools and what is odd about them, and never a value that came from the environment.
 func TestCheckPrintsTheTools(t *testing.T) {
+	t.Parallel()
 	file := write(t, "good.yaml", good)
 	code, out, errs := command(t, map[string]string{"TOKEN": "s3cret-s3cret"}, "", "check", "--config", file)
 	if code != 0 || errs != "" {
@@ -117,6 +119,7 @@ func TestCheckPrintsTheTools(t *testing.T) {
 // check names what would keep a program from being started here, and where the config says so. It is no error: the machine
 // that checks may be another one.
 func TestCheckTriesPrograms(t *testing.T) {
+	t.Parallel()
 	file := write(t, "programs.yaml", `
 mcp_servers:
   s: {command: ["true"], user: nosuchuser}
@@ -154,6 +157,7 @@ tools:
 
 // What is wrong is told as file:line:column: message, whether reading or compiling finds it.
 func TestCheckNamesThePlace(t *testing.T) {
+	t.Parallel()
 	for _, x := range []struct{ name, config, want string }{
 		{"an unknown key", "tools:\n  x:\n    effect: read\n    efect: read\n    http: {method: GET, url: \"http://127.0.0.1:1/\"}\n", ":4:5: "},
 		{"an unset variable", good, ":7:"},
@@ -169,6 +173,7 @@ func TestCheckNamesThePlace(t *testing.T) {
 }
 
 func TestJournalCommands(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := app.JournalPath(dir)
 	t.Run("fill", func(t *testing.T) {

@@ -86,6 +86,7 @@ func (p *process) get(t *testing.T, path string) (int, string) {
 
 // One real job with real parts: submitted, executed, told, counted; then a clean drain.
 func TestServe(t *testing.T) {
+	t.Parallel()
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && r.Header.Get("Idempotency-Key") != "acme/r1/pay" {
 			http.Error(w, "the wrong key", http.StatusBadRequest)
@@ -129,6 +130,7 @@ tools:
 
 // Without its server the process is not ready, says so, lives on, and is ready again when the server is.
 func TestReadinessFollowsTheConnection(t *testing.T) {
+	t.Parallel()
 	config := write(t, "c.yaml", "tools: {}\n")
 	s := bustest.Start(t)
 	p := serve(t, "--nats", s.URL, "--config", config, "--data", t.TempDir())
@@ -152,6 +154,7 @@ func TestReadinessFollowsTheConnection(t *testing.T) {
 
 // A stop signal while the process waits for NATS ends it at once and cleanly; until then it says why it is not ready.
 func TestServeStopsWhileItWaitsForNATS(t *testing.T) {
+	t.Parallel()
 	config := write(t, "c.yaml", "tools: {}\n")
 	var c app.ExecutorConfig
 	args := []string{"--nats", "nats://127.0.0.1:1", "--config", config, "--data", t.TempDir(), "--http", "127.0.0.1:0"}
@@ -173,6 +176,7 @@ func TestServeStopsWhileItWaitsForNATS(t *testing.T) {
 }
 
 func TestServeWithEmbeddedNATS(t *testing.T) {
+	t.Parallel()
 	config := write(t, "c.yaml", "tools: {}\n")
 	data := t.TempDir()
 	p := serve(t, "--embedded-nats", "--nats", "nats://127.0.0.1:0", "--config", config, "--data", data)

@@ -145,6 +145,7 @@ func lines(t *testing.T, out string) string {
 }
 
 func TestSubmitWaits(t *testing.T) {
+	t.Parallel()
 	f := standIn(t, bustest.Start(t).URL)
 	for _, x := range []struct {
 		run    string
@@ -192,6 +193,7 @@ func TestSubmitWaits(t *testing.T) {
 }
 
 func TestSubmitWithoutWaiting(t *testing.T) {
+	t.Parallel()
 	f := standIn(t, bustest.Start(t).URL)
 	file := write(t, "job.json", jobJSON("r1", false, "a"))
 	code, out, errs := command(t, map[string]string{"NATS_URL": f.url}, "", "submit", "-f", file, "--queue", "bulk")
@@ -208,6 +210,7 @@ func TestSubmitWithoutWaiting(t *testing.T) {
 // Where a reconciler says that no executor takes the queue's jobs, submit warns, with and without --wait; it says nothing
 // where one does, where it cannot be said, and where no answer comes.
 func TestSubmitWarnsOfAQueueThatNobodyPulls(t *testing.T) {
+	t.Parallel()
 	s := bustest.Start(t)
 	f := standIn(t, s.URL)
 	nc := s.Conn()
@@ -250,6 +253,7 @@ func TestSubmitWarnsOfAQueueThatNobodyPulls(t *testing.T) {
 
 // What a shell's tracer has in TRACEPARENT goes with the job.
 func TestSubmitPassesTheTraceOn(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	f := standIn(t, server.URL)
 	conn := server.Conn()
@@ -274,6 +278,7 @@ func TestSubmitPassesTheTraceOn(t *testing.T) {
 }
 
 func TestSubmitTimesOut(t *testing.T) {
+	t.Parallel()
 	f := standIn(t, bustest.Start(t).URL)
 	code, _, errs := command(t, nil, jobJSON("slow", false, "a"), "submit", "--nats", f.url, "--wait", "--timeout", "300ms")
 	if code != 5 || !strings.Contains(errs, "--timeout") || !strings.Contains(errs, "acme/slow") {
@@ -283,6 +288,7 @@ func TestSubmitTimesOut(t *testing.T) {
 
 // Ctrl-C ends the wait, not the run.
 func TestSubmitIsInterrupted(t *testing.T) {
+	t.Parallel()
 	f := standIn(t, bustest.Start(t).URL)
 	ctx, cancel := context.WithCancel(t.Context())
 	var out, errs bytes.Buffer
@@ -302,6 +308,7 @@ func TestSubmitIsInterrupted(t *testing.T) {
 
 // Every other error exits 1 with one line.
 func TestSubmitRefuses(t *testing.T) {
+	t.Parallel()
 	empty := bustest.Start(t)
 	valid := jobJSON("r", false, "a")
 	for _, x := range []struct {
@@ -335,6 +342,7 @@ func TestSubmitRefuses(t *testing.T) {
 
 // A publisher with the rights of contract §2 and no more can submit and wait, also without the right to read later.
 func TestSubmitNeedsOnlyAPublishersRights(t *testing.T) {
+	t.Parallel()
 	publish := []string{"agentrun.jobs.*.acme.>", "$JS.API.CONSUMER.CREATE.AGENTRUN_RESULTS.*.agentrun.results.acme.>"}
 	user := func(name string, publish []string) *server.User {
 		return &server.User{Username: name, Password: "pw", Permissions: &server.Permissions{
@@ -360,6 +368,7 @@ func TestSubmitNeedsOnlyAPublishersRights(t *testing.T) {
 
 // A server that restarts while submit waits costs no outcome.
 func TestSubmitSurvivesARestartOfTheServer(t *testing.T) {
+	t.Parallel()
 	s := bustest.Start(t)
 	f := standIn(t, s.URL)
 	type result struct {

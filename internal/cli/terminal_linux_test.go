@@ -47,6 +47,7 @@ func onTerminal(t *testing.T, stdin string, args ...string) (code int, shown str
 
 // On a terminal a person reads, unless a program is to read it there.
 func TestSubmitOnATerminal(t *testing.T) {
+	t.Parallel()
 	f := standIn(t, bustest.Start(t).URL)
 	f.answer("r", step("a", "ok", ""), end("ok"))
 	code, people := onTerminal(t, jobJSON("r", false, "a"), "submit", "--wait", "--nats", f.url)

@@ -79,6 +79,7 @@ func (i *installation) paid() int {
 
 // The caller's deadline ends the wait, not the run.
 func TestSubmitAndWaitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	i, nc := installed(t)
 	c := newClient(t, nc)
 	why := errors.New("enough")
@@ -133,6 +134,7 @@ func must[T any](t *testing.T) func(T, error) T {
 }
 
 func TestOperatorCalls(t *testing.T) {
+	t.Parallel()
 	i, nc := installed(t)
 	c := newClient(t, nc)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -247,6 +249,7 @@ func TestOperatorCalls(t *testing.T) {
 }
 
 func TestRunCalls(t *testing.T) {
+	t.Parallel()
 	i, nc := installed(t)
 	c := newClient(t, nc)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -13,6 +13,7 @@ import (
 
 // The code in docs/client.md is the examples', line by line, which the compiler and the tests hold.
 func TestDocsShowTheExamples(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "client.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -45,6 +46,7 @@ func TestDocsShowTheExamples(t *testing.T) {
 
 // Every operator call has a method here, and docs/client.md names it.
 func TestEveryOperatorCallHasAMethod(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "client.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -79,6 +81,7 @@ func TestEveryOperatorCallHasAMethod(t *testing.T) {
 // A publisher's build holds the packages of the contract, the NATS client and OpenTelemetry's API, and none of what a process
 // that serves is made of.
 func TestAPublishersBuildHoldsNoServer(t *testing.T) {
+	t.Parallel()
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}} {{with .Module}}{{.Path}}{{end}}", ".").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)

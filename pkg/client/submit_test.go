@@ -16,6 +16,7 @@ import (
 )
 
 func TestSubmitErrors(t *testing.T) {
+	t.Parallel()
 	bare, full := bustest.Start(t), bustest.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -71,6 +72,7 @@ func TestSubmitErrors(t *testing.T) {
 
 // The trace context of the options, else of the span in ctx, goes with the job.
 func TestSubmitPassesTheTraceOn(t *testing.T) {
+	t.Parallel()
 	s := bustest.Start(t)
 	withStreams(t, s.URL, 0)
 	nc := connect(t, s.URL)

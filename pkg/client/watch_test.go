@@ -108,6 +108,7 @@ func read(ctx context.Context, w *client.Watch) (ids []string, err error) {
 // However often the connection breaks, a watch reports each outcome once, in the order of the stream; so does one that
 // begins afterwards.
 func TestWatchSurvivesBrokenConnections(t *testing.T) {
+	t.Parallel()
 	s := bustest.Start(t)
 	js := withStreams(t, s.URL, 0)
 	proxy := bustest.StartProxy(t, s)
@@ -162,6 +163,7 @@ func TestWatchSurvivesBrokenConnections(t *testing.T) {
 
 // Messages that get lost on the way, and a server that is started anew, are read again.
 func TestWatchReadsAgainWhatWasLost(t *testing.T) {
+	t.Parallel()
 	s := bustest.Start(t)
 	js := withStreams(t, s.URL, 0)
 	proxy := bustest.StartProxy(t, s)
@@ -233,6 +235,7 @@ func TestWatchReadsALongRun(t *testing.T) {
 var errLost = errors.New("lost")
 
 func TestWaitAnswersFromTheStream(t *testing.T) {
+	t.Parallel()
 	s := bustest.Start(t)
 	js := withStreams(t, s.URL, 0)
 	c := newClient(t, connect(t, s.URL))
@@ -291,6 +294,7 @@ func TestWaitAnswersFromTheStream(t *testing.T) {
 // A publisher of one tenant needs the rights of contract §2 with an inbox of its own, and no more; it is told at once what
 // it may not do.
 func TestLeastPermissions(t *testing.T) {
+	t.Parallel()
 	mayRead := "$JS.API.CONSUMER.CREATE.AGENTRUN_RESULTS.*.agentrun.results.acme.>"
 	user := func(name string, publish ...string) *server.User {
 		return &server.User{Username: name, Password: "pw", Permissions: &server.Permissions{

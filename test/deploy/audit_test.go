@@ -27,6 +27,7 @@ func (n *natsServer) audit(t *testing.T, user string) (int, error) {
 // TestAuditWithTheShippedUsers: the auditor reads everything and is refused nothing; whoever may not audit is told at once
 // which permission is missing.
 func TestAuditWithTheShippedUsers(t *testing.T) {
+	t.Parallel()
 	n := startShipped(t)
 	n.fleet(t, toolConfig(t))
 	p := n.publisher(t, "publisher-acme")
@@ -55,6 +56,7 @@ func TestAuditWithTheShippedUsers(t *testing.T) {
 
 // TestAuditWithoutStreams: an account without the fleet's streams is no place to wait in.
 func TestAuditWithoutStreams(t *testing.T) {
+	t.Parallel()
 	n := startShipped(t)
 	if _, err := n.audit(t, "auditor"); err == nil || !strings.Contains(err.Error(), "AGENTRUN_RESULTS") {
 		t.Errorf("an audit without streams ended with %v", err)

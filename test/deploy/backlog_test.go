@@ -17,6 +17,7 @@ import (
 // Behind a backlog an executor with the shipped permissions takes the urgent job first; one that may not look ahead says
 // so and takes the jobs as they came. Neither does one twice.
 func TestBacklogUnderTheShippedPermissions(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, without string
 		urgentFirst   bool
@@ -26,7 +27,6 @@ func TestBacklogUnderTheShippedPermissions(t *testing.T) {
 		{"without removing", `"$JS.API.STREAM.MSG.DELETE.AGENTRUN_JOBS"`, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			setPasswords(t)
 			dir := t.TempDir()
 			accounts := read(t, "deploy/nats/accounts.conf")
 			if c.without != "" {

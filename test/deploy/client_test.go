@@ -14,6 +14,7 @@ import (
 // pkg/client works under the shipped accounts: a tenant's service submits, waits and learns of ends from before; an
 // operator makes its calls.
 func TestTheClientUnderTheShippedAccounts(t *testing.T) {
+	t.Parallel()
 	n := startShipped(t)
 	n.fleet(t, toolConfig(t))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

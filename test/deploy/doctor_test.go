@@ -40,7 +40,7 @@ func (n *natsServer) monitor() string { return "http://" + n.MonitorAddr().Strin
 
 // TestTheDoctorFindsNothingWhereAllIsWell: with the shipped configuration and a fleet, as the executor's user.
 func TestTheDoctorFindsNothingWhereAllIsWell(t *testing.T) {
-	setPasswords(t)
+	t.Parallel()
 	n := start(t, filepath.Join(root, "deploy/nats/nats.conf"), monitored)
 	config := toolConfig(t)
 	n.fleet(t, config)
@@ -77,6 +77,7 @@ func TestTheDoctorFindsNothingWhereAllIsWell(t *testing.T) {
 // TestTheDoctorFindsAServerThatCannotStore: it answers all that a client may ask, and only its own word says that it stores
 // nothing since its disk was full.
 func TestTheDoctorFindsAServerThatCannotStore(t *testing.T) {
+	t.Parallel()
 	disk := bustest.SmallDisk(t)
 	file := filepath.Join(t.TempDir(), "nats.conf")
 	writeFile(t, file, "jetstream {store_dir: \"/replaced\"}\naccounts { $SYS: {users: [{user: sys, password: p}]}, A: {jetstream: enabled, users: [{user: a, password: p}]} }\n")
@@ -146,7 +147,7 @@ func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
 		}
 	}
 	config := filepath.Join(t.TempDir(), "c.yaml")
-	writeFile(t, config, fmt.Sprintf("tools:\n  gone: {effect: read, http: {method: GET, url: \"http://127.0.0.1:%d/x\"}}\n", freePort(t)))
+	writeFile(t, config, fmt.Sprintf("tools:\n  gone: {effect: read, http: {method: GET, url: \"http://127.0.0.1:%d/x\"}}\n", bustest.Port(t)))
 	flags := []string{"--config", config, "--data", t.TempDir()}
 	found := doctor(t, n.monitor(), append(flags, "--nats", "nats://all:p@"+n.url)...)
 	for check, want := range map[string]struct {
@@ -210,6 +211,7 @@ func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
 
 // TestTheDoctorNamesAQueueThatNobodyPulls: beside those of the executor that it is asked about.
 func TestTheDoctorNamesAQueueThatNobodyPulls(t *testing.T) {
+	t.Parallel()
 	n := startShipped(t)
 	config := toolConfig(t)
 	n.fleet(t, config)

@@ -34,6 +34,7 @@ const roleVariable = "DEPLOY_TEST_ROLE"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(roleVariable) == "" {
+		setPasswords()
 		os.Exit(m.Run())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -94,7 +95,7 @@ const twoAccounts = "accounts { $SYS: {users: [{user: sys, password: p}]}, A: {j
 // hubAndLeaf runs a hub with a domain and a leaf node with another, both with JetStream, in one account.
 func hubAndLeaf(t *testing.T) place {
 	t.Helper()
-	dir, port := t.TempDir(), freePort(t)
+	dir, port := t.TempDir(), bustest.Port(t)
 	hubFile, leafFile := filepath.Join(dir, "hub.conf"), filepath.Join(dir, "leaf.conf")
 	writeFile(t, hubFile, fmt.Sprintf("jetstream {store_dir: \"/replaced\", domain: hub}\nleafnodes {listen: \"127.0.0.1:%d\"}\n", port)+twoAccounts)
 	writeFile(t, leafFile, fmt.Sprintf("jetstream {store_dir: \"/replaced\", domain: edge}\nleafnodes {remotes: [{url: \"nats-leaf://a:p@127.0.0.1:%d\", account: A}]}\n", port)+twoAccounts)
@@ -171,13 +172,12 @@ func status(t *testing.T, p *process) int {
 // TestThePermissionsInADomain: at the hub, whose server maps its domain before it checks, accounts.conf is right as it is;
 // at a leaf node's server $JS.<domain>.API. stands for $JS.API. in all of it, as docs/operations.md says.
 func TestThePermissionsInADomain(t *testing.T) {
+	t.Parallel()
 	t.Run("hub", func(t *testing.T) {
-		setPasswords(t)
 		flows(t, start(t, filepath.Join(root, "deploy/nats/nats.conf"), func(o *server.Options) { o.JetStreamDomain = "hub" }), "--js-domain", "hub")
 	})
 	t.Run("leaf", func(t *testing.T) {
-		setPasswords(t)
-		dir, port := t.TempDir(), freePort(t)
+		dir, port := t.TempDir(), bustest.Port(t)
 		writeFile(t, filepath.Join(dir, "hub.conf"), fmt.Sprintf("jetstream {store_dir: \"/replaced\", domain: hub}\nleafnodes {listen: \"127.0.0.1:%d\"}\n", port)+twoAccounts)
 		writeFile(t, filepath.Join(dir, "accounts.conf"), strings.ReplaceAll(read(t, "deploy/nats/accounts.conf"), `"$JS.API.`, `"$JS.hub.API.`))
 		writeFile(t, filepath.Join(dir, "nats.conf"), read(t, "deploy/nats/nats.conf")+

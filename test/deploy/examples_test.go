@@ -43,6 +43,7 @@ func validate(t *testing.T, s *jsonschema.Schema, what, text string) {
 }
 
 func TestTheExampleJobFitsItsSchema(t *testing.T) {
+	t.Parallel()
 	job := schema(t, "job.json")
 	validate(t, job, "examples/job.json", read(t, "examples/job.json"))
 	value, err := jsonschema.UnmarshalJSON(strings.NewReader(`{"schema":"agentrun.job/v1","tenant":"a b"}`))
@@ -111,6 +112,7 @@ func publisherEnvironment(n *natsServer) []string {
 // TestTypeScriptExample compiles and runs it against a real executor, as a publisher; the second time the run has ended
 // already, and is told as it ended.
 func TestTypeScriptExample(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short: npm and its compiler take ten seconds")
 	}
@@ -149,6 +151,7 @@ func TestTypeScriptExample(t *testing.T) {
 }
 
 func TestPythonExample(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3")
 	tool(t, nil, python, "-c", "import ast; ast.parse(open('examples/python/publish.py').read())")
 	if out, err := exec.CommandContext(t.Context(), python, "-c", "import nats").CombinedOutput(); err != nil {
@@ -166,6 +169,7 @@ var (
 
 // TestNATSCommandLineExample runs the document's commands as a publisher.
 func TestNATSCommandLineExample(t *testing.T) {
+	t.Parallel()
 	dir, home := t.TempDir(), t.TempDir()
 	toolIn(t, filepath.Join(root, "test/natscli"), nil, "go", "build", "-o", filepath.Join(dir, "nats"), "github.com/nats-io/natscli/nats")
 	n := startShipped(t)

@@ -92,6 +92,7 @@ func call(t *testing.T, nc *nats.Conn, verb, tenant, request string) map[string]
 // TestTheFlowsNeedNoMoreThanTheirPermissions runs every kind of end and every operator call as the users of
 // accounts.conf: none is refused anything.
 func TestTheFlowsNeedNoMoreThanTheirPermissions(t *testing.T) {
+	t.Parallel()
 	flows(t, startShipped(t))
 }
 

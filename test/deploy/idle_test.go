@@ -28,7 +28,7 @@ var idle = map[string]string{
 // TestNoPermissionIsIdle: whatever the fleet's users may publish to is published to in the ordinary flows, or is named
 // above with its use. A user that hears everything in the fleet's account is added for it.
 func TestNoPermissionIsIdle(t *testing.T) {
-	setPasswords(t)
+	t.Parallel()
 	dir := t.TempDir()
 	accounts := strings.Replace(read(t, "deploy/nats/accounts.conf"), "user: executor, password", "user: hears-all, password: p }\n{ user: executor, password", 1)
 	writeFile(t, filepath.Join(dir, "accounts.conf"), accounts)

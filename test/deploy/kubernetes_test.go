@@ -73,6 +73,7 @@ func flagVariables() map[string]bool {
 }
 
 func TestKubernetes(t *testing.T) {
+	t.Parallel()
 	for _, dir := range []string{"base", "overlays/small", "overlays/production"} {
 		t.Run(dir, func(t *testing.T) {
 			objects := kustomize(t, dir)
@@ -190,6 +191,7 @@ func journal(t *testing.T, executor object) {
 
 // TestScaling: KEDA looks at the consumer that the executors pull from, and the number of executors is its own.
 func TestScaling(t *testing.T) {
+	t.Parallel()
 	objects := kustomize(t, "overlays/production")
 	scaled := objects["ScaledObject/agentrun-executor"]
 	if at(scaled, "spec", "scaleTargetRef", "name") != "agentrun-executor" || at(scaled, "spec", "scaleTargetRef", "kind") != "StatefulSet" {
@@ -209,6 +211,7 @@ func TestScaling(t *testing.T) {
 // TestComposeFile checks what `docker compose config` does not: that variables are flags, and that no two executors share
 // a journal.
 func TestComposeFile(t *testing.T) {
+	t.Parallel()
 	var file struct {
 		Services map[string]struct {
 			Environment map[string]any

@@ -94,6 +94,7 @@ type ruleFile struct {
 
 // TestRulesUseMetricsThatExist, and every alert says what to do: a section of docs/operations.md.
 func TestRulesUseMetricsThatExist(t *testing.T) {
+	t.Parallel()
 	var file ruleFile
 	if err := yaml.Unmarshal([]byte(read(t, "deploy/prometheus/rules.yaml")), &file); err != nil {
 		t.Fatal(err)
@@ -140,6 +141,7 @@ func anchors(document string) map[string]bool {
 
 // TestTheDashboardUsesMetricsThatExist, and has panels that do not lie on each other.
 func TestTheDashboardUsesMetricsThatExist(t *testing.T) {
+	t.Parallel()
 	var board struct {
 		Panels []struct {
 			ID           int

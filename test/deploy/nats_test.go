@@ -32,12 +32,11 @@ var users = []string{"sys", "publisher-acme", "publisher-globex", "operator", "i
 
 func password(user string) string { return "password-of-" + user }
 
-// setPasswords fills the environment that accounts.conf reads.
-func setPasswords(t *testing.T) {
-	t.Helper()
+// setPasswords fills the environment that accounts.conf reads, once for all tests: those that run beside others may not.
+func setPasswords() {
 	for _, user := range users {
 		name := "AGENTRUN_" + strings.ToUpper(strings.ReplaceAll(user, "-", "_")) + "_PASSWORD"
-		t.Setenv(name, password(user))
+		_ = os.Setenv(name, password(user))
 	}
 }
 
@@ -113,14 +112,12 @@ func start(t *testing.T, file string, change func(*server.Options)) *natsServer 
 // startShipped runs deploy/nats/nats.conf.
 func startShipped(t *testing.T) *natsServer {
 	t.Helper()
-	setPasswords(t)
 	return start(t, filepath.Join(root, "deploy/nats/nats.conf"), nil)
 }
 
 // startTenants runs it with a second tenant, globex, made as accounts.conf says: by copying acme's block.
 func startTenants(t *testing.T) *natsServer {
 	t.Helper()
-	setPasswords(t)
 	dir := t.TempDir()
 	accounts := read(t, "deploy/nats/accounts.conf")
 	begin := strings.Index(accounts, "  TENANT_ACME {")

@@ -22,6 +22,7 @@ type attempt struct {
 // TestWhatEachUserIsRefused: for each attempt the server answers with a permission violation, so that nothing was sent or
 // can be received.
 func TestWhatEachUserIsRefused(t *testing.T) {
+	t.Parallel()
 	n := startShipped(t)
 	n.fleet(t, toolConfig(t))
 	n.publisher(t, "publisher-acme").submit("r1", "apply_denied")
@@ -150,6 +151,7 @@ func (a attempt) try(t *testing.T, nc *nats.Conn) {
 // TestHeadersGiveNoPowers: a publisher may set any header. The queue refuses those that reach beyond the message, and says
 // so; and an answer never goes to another account, whatever reply subject was asked for.
 func TestHeadersGiveNoPowers(t *testing.T) {
+	t.Parallel()
 	n := startShipped(t)
 	f := n.fleet(t, toolConfig(t))
 	p := n.publisher(t, "publisher-acme")
@@ -264,6 +266,7 @@ func stored(t *testing.T, nc *nats.Conn, stream string) uint64 {
 // queue has a certain last sequence, and the answer tells whether another tenant has jobs waiting. docs/operations.md says
 // so. Nothing of the job itself is told.
 func TestWhatAPublisherCanLearn(t *testing.T) {
+	t.Parallel()
 	n := startTenants(t)
 	n.fleet(t, toolConfig(t)).executor.stop()
 	acme, _ := n.client(t, "publisher-acme")
@@ -307,6 +310,7 @@ func TestWhatAPublisherCanLearn(t *testing.T) {
 
 // TestATenantIsAddedByCopyingItsBlock: the copy has the same rights for itself, and none for the other.
 func TestATenantIsAddedByCopyingItsBlock(t *testing.T) {
+	t.Parallel()
 	n := startTenants(t)
 	n.fleet(t, toolConfig(t))
 	for tenant, other := range map[string]string{"acme": "globex", "globex": "acme"} {

@@ -22,6 +22,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
+
+	"github.com/agentrun/executor/internal/bus/bustest"
 )
 
 // authority makes certificates for a test.
@@ -93,7 +95,7 @@ func writeFile(t *testing.T, path, text string) {
 
 // TestTLS: with tls.conf included, nobody connects without a certificate of the authority, and the fleet works.
 func TestTLS(t *testing.T) {
-	setPasswords(t)
+	t.Parallel()
 	dir := t.TempDir()
 	a := newAuthority(t, dir)
 	a.issue("tls")
@@ -143,7 +145,7 @@ func submitOne(t *testing.T, nc *nats.Conn, f *fleet) {
 
 // TestCredentials: the same permissions in the form of JWTs, with a credentials file for each process.
 func TestCredentials(t *testing.T) {
-	setPasswords(t)
+	t.Parallel()
 	shipped, err := server.ProcessConfigFile(filepath.Join(root, "deploy/nats/nats.conf"))
 	if err != nil {
 		t.Fatal(err)
@@ -262,12 +264,11 @@ func credentials(t *testing.T, dir string, u *server.User, account *signer) stri
 
 // TestCluster: three servers with cluster.conf keep three copies, and the fleet goes on without one of them.
 func TestCluster(t *testing.T) {
-	setPasswords(t)
 	t.Setenv("NATS_ROUTES_USER", "routes")
 	t.Setenv("NATS_ROUTES_PASSWORD", "secret1")
 	ports := make([]int, 3)
 	for i := range ports {
-		ports[i] = freePort(t)
+		ports[i] = bustest.Port(t)
 		t.Setenv(fmt.Sprintf("NATS_ROUTE_%d", i+1), fmt.Sprintf("nats://routes:secret1@127.0.0.1:%d", ports[i]))
 	}
 	var nodes []*natsServer
@@ -329,14 +330,4 @@ func reconnected(t *testing.T, nc *nats.Conn) {
 			t.Fatal("not connected again")
 		}
 	}
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
 }

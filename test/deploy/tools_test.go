@@ -58,6 +58,7 @@ func passwordFile(t *testing.T) string {
 
 // TestNATSServerAcceptsTheConfiguration runs the server itself on the files, with the passwords that make up makes.
 func TestNATSServerAcceptsTheConfiguration(t *testing.T) {
+	t.Parallel()
 	env := strings.Fields(string(readPath(t, passwordFile(t))))
 	env = append(env, "NATS_SERVER_NAME=a", "NATS_ROUTES_USER=u", "NATS_ROUTES_PASSWORD=p",
 		"NATS_ROUTE_1=nats://u:p@a:6222", "NATS_ROUTE_2=nats://u:p@b:6222", "NATS_ROUTE_3=nats://u:p@c:6222")
@@ -88,6 +89,7 @@ var goBuild = regexp.MustCompile(`(?m)^RUN CGO_ENABLED=0 (go build .*) -o /out/ 
 // TestTheImagesBinaries builds with the Dockerfile's own command, twice, from what its .dockerignore lets through: the
 // binaries are static and the same byte for byte.
 func TestTheImagesBinaries(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short: both binaries are built twice")
 	}
@@ -184,6 +186,7 @@ func composeCommand(t *testing.T) []string {
 }
 
 func TestComposeConfig(t *testing.T) {
+	t.Parallel()
 	command := append(composeCommand(t), "-p", "agentrun", "--env-file", passwordFile(t), "-f", "deploy/compose.yaml", "config")
 	out := tool(t, nil, command[0], command[1:]...)
 	for _, service := range []string{"nats", "executor-1", "executor-2", "reconciler-1", "reconciler-2", "prometheus", "grafana"} {
@@ -194,6 +197,7 @@ func TestComposeConfig(t *testing.T) {
 }
 
 func TestSystemdUnits(t *testing.T) {
+	t.Parallel()
 	analyze := need(t, "systemd-analyze", "systemd")
 	dir := t.TempDir()
 	self, err := os.Executable()
@@ -213,6 +217,7 @@ func TestSystemdUnits(t *testing.T) {
 }
 
 func TestPrometheusRules(t *testing.T) {
+	t.Parallel()
 	promtool := need(t, "promtool", "prometheus")
 	tool(t, nil, promtool, "check", "config", "deploy/prometheus/prometheus.yaml")
 	if out := tool(t, nil, promtool, "check", "rules", "deploy/prometheus/rules.yaml"); !strings.Contains(out, "SUCCESS") {
@@ -223,6 +228,7 @@ func TestPrometheusRules(t *testing.T) {
 
 // TestTheExampleConfigIsValid runs executor check on it.
 func TestTheExampleConfigIsValid(t *testing.T) {
+	t.Parallel()
 	env := []string{"BILLING_URL=https://billing.internal", "BILLING_TOKEN=none"}
 	for _, file := range []string{"deploy/config.yaml", "deploy/kubernetes/base/config.yaml"} {
 		out := tool(t, env, "go", "run", "./cmd/executor", "check", "--config", file)

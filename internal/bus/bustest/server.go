@@ -3,7 +3,6 @@ package bustest
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"golang.org/x/sys/unix"
 )
 
 // startLimit bounds every wait for a server.
@@ -43,7 +43,7 @@ type Server struct {
 func Start(tb testing.TB, options ...Option) *Server {
 	tb.Helper()
 	o := server.Options{
-		ServerName: "bustest", Host: "127.0.0.1", Port: freePort(tb), JetStream: true, StoreDir: tb.TempDir(),
+		ServerName: "bustest", Host: "127.0.0.1", Port: Port(tb), JetStream: true, StoreDir: tb.TempDir(),
 		NoSigs: true, NoLog: true,
 	}
 	for _, option := range options {
@@ -184,7 +184,7 @@ func StartCluster(tb testing.TB, options ...Option) *Cluster {
 	const size = 3
 	ports, routes := make([]int, size), ""
 	for i := range ports {
-		ports[i] = freePort(tb)
+		ports[i] = Port(tb)
 		if i > 0 {
 			routes += ","
 		}
@@ -194,7 +194,7 @@ func StartCluster(tb testing.TB, options ...Option) *Cluster {
 	dir := tb.TempDir()
 	for i := range size {
 		o := server.Options{
-			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: freePort(tb), JetStream: true,
+			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: Port(tb), JetStream: true,
 			StoreDir: filepath.Join(dir, fmt.Sprintf("n%d", i)), NoSigs: true, NoLog: true,
 			Cluster: server.ClusterOpts{Name: "bustest", Host: "127.0.0.1", Port: ports[i]},
 			Routes:  server.RoutesFromStr(routes),
@@ -245,14 +245,28 @@ func Eventually(tb testing.TB, what string, done func() bool) {
 	}
 }
 
-// freePort returns a port that was free a moment ago: the server keeps its address across restarts, so it cannot ask
-// for any.
-func freePort(tb testing.TB) int {
+// Port returns a port of 127.0.0.1 that is the test's until it ends: whoever asks for any port is given another, also
+// while nothing listens on it. A server keeps its address across restarts, so it cannot ask for any itself.
+//
+// On Linux a socket that is bound and does not listen keeps a port from those that ask for any, and not from a listener that
+// names it, where both have SO_REUSEADDR, as all of Go's listeners have.
+func Port(tb testing.TB) int {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		tb.Fatalf("listen: %v", err)
+		tb.Fatalf("socket: %v", err)
 	}
-	defer l.Close() //nolint:errcheck // only its number was wanted
-	return l.Addr().(*net.TCPAddr).Port
+	tb.Cleanup(func() { _ = unix.Close(fd) })
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
+	}
+	var bound unix.Sockaddr
+	if err == nil {
+		bound, err = unix.Getsockname(fd)
+	}
+	if err != nil {
+		tb.Fatalf("bind: %v", err)
+	}
+	return bound.(*unix.SockaddrInet4).Port
 }

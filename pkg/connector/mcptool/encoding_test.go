@@ -46,6 +46,7 @@ func (c *compressed) Close() {
 
 // A session with a server that compresses everything, its list of tools and its refusals too.
 func TestServerThatCompresses(t *testing.T) {
+	t.Parallel()
 	for _, events := range []bool{false, true} {
 		p := newPeer(t, func(p *peer) {
 			p.events, p.refuse, p.session = events, refusal(400, "text/plain", "Session not found"), "s"
@@ -84,6 +85,7 @@ func TestServerThatCompresses(t *testing.T) {
 }
 
 func TestEncodedAnswers(t *testing.T) {
+	t.Parallel()
 	zipped := func(s string) string {
 		var b bytes.Buffer
 		w, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed)

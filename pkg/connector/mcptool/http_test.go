@@ -27,6 +27,7 @@ func answers(result string) func(http.ResponseWriter, message) bool {
 
 // Field case 24: an answer with isError is the tool's error, whatever else it holds; not a success, not a schema error.
 func TestIsError(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, result, rule string }{
 		{"text", `{"content":[{"type":"text","text":"no money"}],"isError":true}`, "body == 'no money'"},
 		{"structured", `{"content":[],"structuredContent":{"why":"no money"},"isError":true}`, "body.why == 'no money'"},
@@ -61,6 +62,7 @@ func TestIsError(t *testing.T) {
 }
 
 func TestResults(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, result string
 		want         string // "" for no reply
@@ -89,6 +91,7 @@ func TestResults(t *testing.T) {
 
 // A server that asks for more input would be asked again by the SDK, which is a second call.
 func TestInputRequired(t *testing.T) {
+	t.Parallel()
 	p := newPeer(t, nil)
 	p.handleWith(answers(`{"resultType":"input_required","content":[],"requestState":"s","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object"}}}}}`))
 	got := compile(t, p, envelope.Write, nil).Caller.Call(t.Context(), call(`{}`))
@@ -98,6 +101,7 @@ func TestInputRequired(t *testing.T) {
 }
 
 func TestProtocolErrors(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		code        int
 		read, write envelope.Code
@@ -133,6 +137,7 @@ func TestProtocolErrors(t *testing.T) {
 }
 
 func TestStatuses(t *testing.T) {
+	t.Parallel()
 	for status, want := range map[int][2]envelope.Code{
 		201: {envelope.CodeUpstreamTimeout, envelope.CodeOutcomeUnknown},
 		202: {envelope.CodeUpstreamTimeout, envelope.CodeOutcomeUnknown},
@@ -236,6 +241,7 @@ func between(s, from, to string) string {
 
 // Resuming an event stream asks for the rest of the answer; the call is on the wire once.
 func TestResumption(t *testing.T) {
+	t.Parallel()
 	s := &resumable{}
 	server := newServer(t, s)
 	kind := mcptool.New(map[string]connector.MCPServerSpec{"billing": {URL: server}})
@@ -263,6 +269,7 @@ func newServer(t *testing.T, h http.Handler) (url string) {
 
 // One call's bad answer is no other call's business.
 func TestBadAnswersAreOneCallsOwn(t *testing.T) {
+	t.Parallel()
 	for name, bad := range map[string]func(w http.ResponseWriter, m message){
 		"no JSON":     func(w http.ResponseWriter, _ message) { write(w, "<html>") },
 		"no response": func(w http.ResponseWriter, _ message) { write(w, `{"jsonrpc":"2.0","method":"x"}`) },
@@ -317,6 +324,7 @@ func TestBadAnswersAreOneCallsOwn(t *testing.T) {
 
 // A call that is cut off is cancelled at the server, by the protocol's notification, and not sent again.
 func TestCancellationIsTold(t *testing.T) {
+	t.Parallel()
 	p := newPeer(t, func(p *peer) { p.events = true })
 	p.Script(connectortest.Script{Do: connectortest.Hang})
 	got := compile(t, p, envelope.Write, func(s *connector.Spec) { s.Timeout = time.Second }).Caller.Call(t.Context(), call(`{}`))
@@ -334,6 +342,7 @@ func TestCancellationIsTold(t *testing.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, stdio := range []bool{false, true} {
 		p := newPeer(t, func(p *peer) { p.stdio = stdio })
 		p.handleWith(func(w http.ResponseWriter, m message) bool {
@@ -359,6 +368,7 @@ func TestManyAtOnce(t *testing.T) {
 
 // A server that takes its time to begin a session holds up the call no longer than the call may take, and nothing is sent.
 func TestSlowStart(t *testing.T) {
+	t.Parallel()
 	block := make(chan struct{})
 	server := newServer(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-block }))
 	t.Cleanup(func() { close(block) })
@@ -371,6 +381,7 @@ func TestSlowStart(t *testing.T) {
 }
 
 func TestHeadersOfTheConfig(t *testing.T) {
+	t.Parallel()
 	got := make(chan http.Header, 64)
 	server := newServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got <- r.Header.Clone()

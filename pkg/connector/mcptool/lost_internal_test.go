@@ -4,6 +4,7 @@ import "testing"
 
 // What servers and gateways have been seen to say of a session that they do not know, and what is another matter.
 func TestWordsOfALostSession(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]bool{
 		"Bad Request: No valid session ID provided":                         true, // MCP's SDK for TypeScript, example servers
 		"Bad Request: No valid session ID or not an initialize request":     true,

@@ -33,6 +33,7 @@ func restarted(p *peer) {
 // A server that was restarted knows none of the sessions of before. It refuses the call, in one of the ways that servers
 // have, and has not looked at it: the call is not sent again by itself, the next one is another attempt, in another session.
 func TestLostSession(t *testing.T) {
+	t.Parallel()
 	const (
 		plain   = "text/plain"
 		json    = "application/json"
@@ -85,6 +86,7 @@ func TestLostSession(t *testing.T) {
 
 // What a server says in a session that it knows is its answer, whatever the words: a tool may have sessions of its own.
 func TestErrorsThatAreNoLostSession(t *testing.T) {
+	t.Parallel()
 	const its = `{"jsonrpc":"2.0","error":{"code":%d,"message":"%s"},"id":%%s}`
 	for _, c := range []struct {
 		name        string
@@ -123,6 +125,7 @@ func TestErrorsThatAreNoLostSession(t *testing.T) {
 // A gateway whose server has died answers everything with the same error: the call may have been what it died of. It is
 // not said to be undone, and the next call finds another session.
 func TestSessionThatDiedOfTheCall(t *testing.T) {
+	t.Parallel()
 	const closed = `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Connection closed"},"id":%s}`
 	p := newPeer(t, func(p *peer) { p.refuse, p.session = refusal(200, "application/json", closed), "s" })
 	p.handleWith(func(w http.ResponseWriter, m message) bool {
@@ -142,6 +145,7 @@ func TestSessionThatDiedOfTheCall(t *testing.T) {
 
 // A server that has no sessions cannot have lost one.
 func TestRefusalWithoutSession(t *testing.T) {
+	t.Parallel()
 	p := newPeer(t, nil)
 	p.handleWith(func(w http.ResponseWriter, _ message) bool {
 		w.WriteHeader(http.StatusNotFound)

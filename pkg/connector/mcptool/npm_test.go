@@ -135,6 +135,7 @@ func startNode(t *testing.T, addr, port, program string) (stop func()) {
 }
 
 func TestEverythingServer(t *testing.T) {
+	t.Parallel()
 	program := npmProgram(t, "server-everything")
 	addr, port := freeAddress(t)
 	startNode(t, addr, port, program)
@@ -181,6 +182,7 @@ func TestEverythingServer(t *testing.T) {
 
 // A real server is restarted under a session: the call is refused, not sent again, and the next one works.
 func TestEverythingServerRestarted(t *testing.T) {
+	t.Parallel()
 	program := npmProgram(t, "server-everything")
 	addr, port := freeAddress(t)
 	stop := startNode(t, addr, port, program)
@@ -206,6 +208,7 @@ func TestEverythingServerRestarted(t *testing.T) {
 
 // A write with a lookup at a real server: what became of it is read back from the file.
 func TestFilesystemServer(t *testing.T) {
+	t.Parallel()
 	program := npmProgram(t, "server-filesystem")
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -77,6 +77,7 @@ func (g *guarded) tool(t *testing.T) *connector.Tool {
 
 // All requests to a server carry its token: those of the session as well as the calls.
 func TestClientCredentials(t *testing.T) {
+	t.Parallel()
 	g := newGuarded(t)
 	tool := g.tool(t)
 	var all sync.WaitGroup
@@ -95,6 +96,7 @@ func TestClientCredentials(t *testing.T) {
 
 // A call that gets no token is not sent, at the beginning of a session and within it, and the session stays.
 func TestNoTokenIsNotSent(t *testing.T) {
+	t.Parallel()
 	refused := func(w http.ResponseWriter) bool {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusUnauthorized)
@@ -132,6 +134,7 @@ func TestNoTokenIsNotSent(t *testing.T) {
 
 // A token that the server refuses is renewed once, each attempt is one request, and the session stays.
 func TestRefusedTokenIsRenewedOnce(t *testing.T) {
+	t.Parallel()
 	g := newGuarded(t)
 	tool := g.tool(t)
 	attempt := func(want envelope.Code) {
@@ -174,6 +177,7 @@ func TestRefusedTokenIsRenewedOnce(t *testing.T) {
 
 // A token that is refused when a session begins is not used for the next try.
 func TestRefusedTokenAtTheBeginningOfASession(t *testing.T) {
+	t.Parallel()
 	g := newGuarded(t)
 	g.refuse = func(authorization string, _ *http.Request) bool { return authorization == "Bearer token-1" }
 	tool := g.tool(t)

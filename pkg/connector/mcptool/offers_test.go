@@ -19,6 +19,7 @@ func offering(tool string) func(*peer) {
 
 // Annotations make a tool stricter and never looser: a read that the server calls none is not called.
 func TestAnnotations(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		annotations string
 		refused     bool
@@ -51,6 +52,7 @@ func TestAnnotations(t *testing.T) {
 
 // Without a schema of the config's the server's own is held against its results.
 func TestOutputSchemaOfTheServer(t *testing.T) {
+	t.Parallel()
 	const schema = `"outputSchema":{"type":"object","required":["credit_id"],"properties":{"credit_id":{"type":"integer","minimum":12345678901234567890}}}`
 	for _, c := range []struct {
 		name, tool, result string
@@ -81,6 +83,7 @@ func TestOutputSchemaOfTheServer(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
+	t.Parallel()
 	p := newPeer(t, func(p *peer) {
 		p.tools = `{"tools":[{"name":"a","title":"A","inputSchema":{"type":"object","properties":{"n":{"maximum":12345678901234567890}}}},
 			{"name":"b","annotations":{"title":"B","readOnlyHint":true},"inputSchema":{"type":"object"}}]}`
@@ -119,6 +122,7 @@ func pages(t *testing.T, next func(cursor string) string) *mcptool.Kind {
 }
 
 func TestPages(t *testing.T) {
+	t.Parallel()
 	kind := pages(t, func(cursor string) string { return map[string]string{"": "1", "1": "2"}[cursor] })
 	offers, err := kind.List(t.Context(), "billing")
 	if err != nil || len(offers) != 3 || offers[2].Name != "tool2" {
@@ -136,6 +140,7 @@ func TestPages(t *testing.T) {
 
 // A server may change its list while it runs: what it says then counts.
 func TestListChanges(t *testing.T) {
+	t.Parallel()
 	p := newPeer(t, func(p *peer) { p.stdio = true })
 	tool := compile(t, p, envelope.Read, nil)
 	if got := tool.Caller.Call(t.Context(), call(`{}`)); !got.OK {
@@ -162,6 +167,7 @@ func TestListChanges(t *testing.T) {
 
 // A tool that is gone, and a server that has no list at all: the server's own word decides.
 func TestUnlisted(t *testing.T) {
+	t.Parallel()
 	for _, tools := range []string{`{"tools":[]}`, `[]`, `{"tools":[{"name":1}]}`} {
 		p := newPeer(t, func(p *peer) { p.tools = tools })
 		if got := compile(t, p, envelope.Read, nil).Caller.Call(t.Context(), call(`{}`)); !got.OK {
@@ -171,6 +177,7 @@ func TestUnlisted(t *testing.T) {
 }
 
 func TestNextKind(t *testing.T) {
+	t.Parallel()
 	p := newPeer(t, nil)
 	tool := compile(t, p, envelope.Read, nil)
 	tool.Caller.Call(t.Context(), call(`{}`))
@@ -209,6 +216,7 @@ func TestNextKind(t *testing.T) {
 }
 
 func TestPrepare(t *testing.T) {
+	t.Parallel()
 	kind := mcptool.New(map[string]connector.MCPServerSpec{"billing": {URL: "http://127.0.0.1:1/"}})
 	for spec, want := range map[connector.MCPSpec]string{
 		{Server: "other", Tool: "x"}: "[mcp server]",

@@ -96,6 +96,7 @@ func sdkKinds(t *testing.T) map[string]func() (*mcptool.Kind, *atomic.Int64) {
 }
 
 func TestSDKServer(t *testing.T) {
+	t.Parallel()
 	for name, start := range sdkKinds(t) {
 		t.Run(name, func(t *testing.T) {
 			kind, calls := start()
@@ -143,6 +144,7 @@ func TestSDKServer(t *testing.T) {
 // The same server at the same address, without its sessions: each call is on the wire once, and the one after the loss
 // begins a session.
 func TestSDKServerRestarted(t *testing.T) {
+	t.Parallel()
 	calls := new(atomic.Int64)
 	server := sdkServer(calls)
 	handler := func() http.Handler {

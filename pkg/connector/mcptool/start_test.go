@@ -173,6 +173,7 @@ func TestHTTPServerBeforeDiscover(t *testing.T) {
 
 // Text on a server's standard output is skipped and counted, and warned of once per process, without a word of it.
 func TestStrayLines(t *testing.T) {
+	t.Parallel()
 	for flaw, want := range map[string]int{
 		"logs to standard output": 2,
 		"logs before its answers": len(stray), // each time

@@ -211,6 +211,7 @@ func gone(t *testing.T, pid int) {
 }
 
 func TestServerThatNeverBegins(t *testing.T) {
+	t.Parallel()
 	for _, flaw := range []string{"dies at once", "never begins"} {
 		t.Run(flaw, func(t *testing.T) {
 			s := newFlawed(t, flaw)
@@ -236,6 +237,7 @@ func TestServerThatNeverBegins(t *testing.T) {
 }
 
 func TestServerThatCannotBeStarted(t *testing.T) {
+	t.Parallel()
 	kind := mcptool.New(map[string]connector.MCPServerSpec{"billing": {Command: []string{"/nonexistent/server"}}})
 	t.Cleanup(kind.Close)
 	if got := compile(t, &peer{kind: kind}, envelope.Write, nil).Caller.Call(t.Context(), call(`{}`)); !got.NotSent {
@@ -245,6 +247,7 @@ func TestServerThatCannotBeStarted(t *testing.T) {
 
 // A server finds what its spec says: one that cannot is not started, and nothing was sent.
 func TestServersSetting(t *testing.T) {
+	t.Parallel()
 	spec := newPeer(t, func(p *peer) { p.stdio = true }).spec()
 	for cwd, sent := range map[string]bool{t.TempDir(): true, "/nonexistent": false} {
 		spec.Cwd = cwd
@@ -267,6 +270,7 @@ func TestServersSetting(t *testing.T) {
 
 // A server that breaks in the middle of a call has lost it, once; the next call starts another server.
 func TestServerThatBreaks(t *testing.T) {
+	t.Parallel()
 	for _, flaw := range []string{"dies in the call", "is killed in the call", "says too much"} {
 		t.Run(flaw, func(t *testing.T) {
 			s := newFlawed(t, flaw)
@@ -291,6 +295,7 @@ func TestServerThatBreaks(t *testing.T) {
 // A server that was killed between two calls is found out before anything of the second has left, or the second is lost;
 // it is sent at most once.
 func TestServerThatDiedMeanwhile(t *testing.T) {
+	t.Parallel()
 	s := newFlawed(t, "")
 	for i := range 10 {
 		got := s.call(t, 20*time.Second, `{"good":1}`)
@@ -346,6 +351,7 @@ func TestServerThatTalksWithoutEnd(t *testing.T) {
 
 // Close ends the calls in flight and the servers, also those that do not end by themselves.
 func TestCloseInFlight(t *testing.T) {
+	t.Parallel()
 	for _, stdio := range []bool{true, false} {
 		p := newPeer(t, func(p *peer) { p.stdio = stdio })
 		p.Script(connectortest.Script{Do: connectortest.Hang})

@@ -19,6 +19,7 @@ import (
 // The TLS files are read anew with every version of the config: what holds the same keeps its session, what holds something
 // else begins one with that, and what cannot be used is refused before anything changes.
 func TestTLSFilesAreReadAnew(t *testing.T) {
+	t.Parallel()
 	p := newPeer(t, nil)
 	far := httptest.NewUnstartedServer(http.HandlerFunc(p.serve))
 	far.Config.ErrorLog = log.New(io.Discard, "", 0)

@@ -106,6 +106,7 @@ func (s *chatty) serve(c net.Conn) {
 // What a server says unasked is nobody's: no log has it, no call takes it for its answer, and the connection on which it came,
 // or may still come, is not used again.
 func TestUnaskedBytes(t *testing.T) {
+	t.Parallel()
 	const secret = "s3cr3t-of-the-tool"
 	stray := ok(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + secret + `"}]}}`)
 	with := func(answer, line string) string { return strings.Replace(answer, "\r\n", "\r\n"+line+"\r\n", 1) }
