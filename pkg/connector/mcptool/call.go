@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -57,8 +58,8 @@ func (t *tool) ReadyWithin() time.Duration { return t.server.patience.whole() }
 // CheckArgs implements connector.Transport: any object is arguments.
 func (*tool) CheckArgs(map[string]any) (string, bool) { return "", true }
 
-// RoundTrip implements connector.Transport. A server that has died is often only found out by writing to it: if nothing
-// could be written, the call goes to its successor.
+// RoundTrip implements connector.Transport. A server that has died, or a session that has ended, is often only found out by
+// writing to it: if nothing could be written, the call goes to its successor.
 func (t *tool) RoundTrip(ctx context.Context, r *connector.Request) connector.Response {
 	out, dead := t.once(ctx, r)
 	if dead {
@@ -84,18 +85,21 @@ func (t *tool) once(ctx context.Context, r *connector.Request) (out connector.Re
 	// An answered call is not cancelled, neither here nor by its caller: the SDK, which may not have seen the answer yet, would
 	// tell the server so.
 	callCtx, cancel := context.WithCancel(withDispatch(context.WithoutCancel(ctx), d))
+	var over atomic.Bool // the session had ended
 	go func() {
 		defer cancel()
 		// The SDK's result is not looked at: the wire has the real one.
 		_, err := s.CallTool(callCtx, t.params(r))
-		d.fail(connector.NoReply)
 		if errors.Is(err, mcp.ErrConnectionClosed) {
+			over.Store(true)
 			s.retire()
 		}
+		d.fail(connector.NoReply)
 	}()
 	select {
 	case <-d.end:
 	case <-s.wire.gone:
+		over.Store(true)
 		cancel()
 		d.fail(connector.NoReply)
 	case <-ctx.Done():
@@ -105,7 +109,7 @@ func (t *tool) once(ctx context.Context, r *connector.Request) (out connector.Re
 			go s.suspect()
 		}
 	}
-	gone, unprocessed := s.lost(ctx, d)
+	gone, of := s.lost(ctx, d)
 	if gone {
 		s.retire()
 	}
@@ -113,14 +117,17 @@ func (t *tool) once(ctx context.Context, r *connector.Request) (out connector.Re
 	if c := t.server.client; c != nil && (out.Status != 0 || out.Failure == connector.Answered) {
 		out.Renewal = c.credentials.Answered(r, out.Status, d.token)
 	}
-	if unprocessed {
+	switch of {
+	case unprocessed:
 		out = connector.Response{
 			Status: out.Status, Header: out.Header, MCPCode: out.MCPCode,
 			Fault: &connector.Fault{Code: envelope.CodeUpstreamUnavailable, CommitState: envelope.NotCommitted},
 		}
+	case unknown:
+		out = connector.Response{Status: out.Status, Header: out.Header, MCPCode: out.MCPCode, Failure: connector.NoReply}
 	}
-	if out.Failure == connector.NotSent && t.server.client == nil && !d.wasRefused() && ctx.Err() == nil {
-		// A pipe that takes nothing is a server that is gone.
+	if out.Failure == connector.NotSent && (t.server.client == nil || over.Load()) && !d.wasRefused() && ctx.Err() == nil {
+		// A pipe that takes nothing is a server that is gone, and a session may end between two calls.
 		s.retire()
 		return out, true
 	}

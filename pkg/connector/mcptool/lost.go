@@ -8,6 +8,8 @@ import (
 	"regexp"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/agentrun/executor/pkg/connector"
 )
 
 const methodPing = "ping"
@@ -40,34 +42,50 @@ func (d *dispatch) refusesSession() bool {
 	return unknownSession.MatchString(text)
 }
 
-// lost reports whether the server has lost the session of a request, by its answer to it, and whether that answer also says
-// that the request was not looked at.
+// lost reports whether the server has lost the session of a request, by its answer to it, and what that says of the request.
 //
-// The specification has 404 for that; many answer 400, with an error of JSON-RPC or without, and some 200 with one. A
-// status of 4xx has refused the request for whatever reason. An error under any other is held to be about the session only
-// if it says so in its own words and a ping, which needs nothing but the session, is refused as well: a tool may have sessions
-// of its own. A server that refuses the ping in the same way without a word about the session is not asked in it again,
-// but what it said of the request stands.
-func (s *session) lost(ctx context.Context, d *dispatch) (gone, unprocessed bool) {
+// The specification has 404 for that; many answer 400, with an error of JSON-RPC or without, and some 200 with one. None of
+// them proves it: a gateway may refuse the answer to a call that its server has carried out, and a tool may have sessions of
+// its own. So a ping, which needs nothing but the session, is asked in it: only if that is refused for the session as well was
+// the request not looked at. A server that refuses the ping in the same way without a word about the session is not asked in it
+// again, but what it said of the request stands.
+func (s *session) lost(ctx context.Context, d *dispatch) (gone bool, of verdict) {
 	refused := d.status >= 400 && d.status < 500
+	said := d.status == http.StatusNotFound || refused && d.refusesSession()
 	switch {
 	case !d.session || (d.status == 0 && d.fault == nil):
-		return false, false
-	case d.status == http.StatusNotFound, refused && d.refusesSession():
-		return true, true
-	case d.refusesSession(), d.status == http.StatusBadRequest, d.status == 0 && doubtful(d.fault.Code):
+		return false, asAnswered
+	case said, d.refusesSession(), d.status == http.StatusBadRequest, d.status == 0 && doubtful(d.fault.Code):
 	default:
-		return false, false
+		return false, asAnswered
 	}
 	ping := s.probe(ctx)
 	switch {
 	case ping.status == http.StatusNotFound, ping.refusesSession():
-		return true, refused || d.refusesSession() || invalid(d.fault)
+		if refused || d.refusesSession() || invalid(d.fault) {
+			return true, unprocessed
+		}
+		return true, asAnswered
 	case ping.status == d.status && code(ping.fault) == code(d.fault) && (ping.status != 0 || ping.fault != nil):
-		return true, refused || invalid(d.fault)
+		if refused || invalid(d.fault) {
+			return true, unprocessed
+		}
+		return true, asAnswered
+	case said:
+		// The session lives, or nobody can say: then it is not used again.
+		return ping.failure != connector.Answered || ping.status != 0, unknown
 	}
-	return false, false
+	return false, asAnswered
 }
+
+// verdict is what becomes of a request whose answer may be about its session.
+type verdict int
+
+const (
+	asAnswered  verdict = iota // the answer is one to the request
+	unprocessed                // the session is gone, and nobody has looked at the request
+	unknown                    // the answer speaks of the session, which is not gone: it says nothing of the request
+)
 
 // doubtful are codes under which servers report a session that they do not know: the one for invalid requests, and those
 // that the specification leaves to servers.

@@ -122,6 +122,41 @@ func TestErrorsThatAreNoLostSession(t *testing.T) {
 	}
 }
 
+// An answer that speaks of a lost session while the session lives says nothing of the call: the server, or who stands before
+// it, may have carried it out. It is not sent again, a read excepted.
+func TestSessionThatIsSaidToBeLostAndLives(t *testing.T) {
+	t.Parallel()
+	const nobodys = `{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}`
+	for name, answer := range map[string]func(http.ResponseWriter, message){
+		"404":        refusal(404, "text/plain", ""),
+		"404, words": refusal(404, "text/plain", "session not found\n"),
+		"404, error": refusal(404, "application/json", nobodys),
+		"400, words": refusal(400, "text/plain", "Bad Request: No valid session ID provided"),
+		"400, error": refusal(400, "application/json", nobodys),
+		"401, words": refusal(401, "text/plain", "Unauthorized: Session not found"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPeer(t, func(p *peer) { p.refuse, p.session = refusal(404, "text/plain", ""), "s" })
+			p.handleWith(func(w http.ResponseWriter, m message) bool { answer(w, m); return true })
+			got := compile(t, p, envelope.Write, nil).Caller.Call(t.Context(), call(`{}`))
+			if got.OK || got.Row.Code != envelope.CodeOutcomeUnknown || got.Row.CommitState != envelope.Unknown || got.Seen.HTTPStatus == 0 {
+				t.Errorf("a write: %+v", got)
+			}
+			got = compile(t, p, envelope.Read, nil).Caller.Call(t.Context(), call(`{}`))
+			if got.OK || got.Row.Code != envelope.CodeUpstreamTimeout || got.Row.Outcome != envelope.Retryable {
+				t.Errorf("a read: %+v", got)
+			}
+			if p.count("tools/call") != 2 || p.count("ping") != 2 {
+				t.Errorf("%d calls, %d pings", p.count("tools/call"), p.count("ping"))
+			}
+			p.handleWith(nil)
+			if got := compile(t, p, envelope.Write, nil).Caller.Call(t.Context(), call(`{}`)); !got.OK || p.count("initialize") != 1 {
+				t.Errorf("%d sessions: %+v", p.count("initialize"), got)
+			}
+		})
+	}
+}
+
 // A gateway whose server has died answers everything with the same error: the call may have been what it died of. It is
 // not said to be undone, and the next call finds another session.
 func TestSessionThatDiedOfTheCall(t *testing.T) {
