@@ -26,7 +26,6 @@ func (g *given) Call(_ context.Context, c *connector.Call) envelope.Reply {
 // Without traces a call costs what it cost before there were any: the one allocation of connector.Call; and the tool gets
 // the publisher's traceparent as it came, valid or not.
 func TestNoTracesCostNothing(t *testing.T) {
-	t.Parallel()
 	tool := &given{}
 	registry, err := connector.NewRegistry(&connector.Tool{Tool: run.Tool{Name: "t"}, Caller: tool})
 	if err != nil {
