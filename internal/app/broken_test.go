@@ -10,6 +10,7 @@ import (
 	"github.com/agentrun/executor/internal/audit"
 	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -98,5 +99,47 @@ func TestABrokenRecordIsLeftAlone(t *testing.T) {
 	}
 	if status, text := s.readyz(e); status != 200 {
 		t.Errorf("the executor is not ready: %s", text)
+	}
+}
+
+// What is stored and is no record at all is left alone likewise, and a person can end it: its letter goes, its job is
+// answered.
+func TestARecordThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	s.args = []string{"--lease", "500ms"}
+	s.answer(notFound)
+	r, _ := s.reconciler("r1"), s.executor("w1")
+	s.fail("acme", "bad")
+	bustest.Eventually(t, "its letter is there", func() bool { return len(s.letters()) == 1 })
+	_, conn := s.records()
+	id := run.ID{Tenant: "acme", Run: "bad"}
+	stored, err := conn.Load(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Save(t.Context(), id, stored.Data[:100], stored.Header, stored.Seq); err != nil {
+		t.Fatal(err)
+	}
+	s.submit("acme", "bad", []M{step("late", "pay", nil)})
+	bustest.Eventually(t, "the metric says that one record is broken", func() bool {
+		return strings.Contains(s.metrics(r), "\nagentrun_audit_broken_records 1\n")
+	})
+	s.refused("NOT_ALLOWED", "runs.get", "acme", M{"run_id": "bad"})
+	s.refused("NOT_ALLOWED", "deadletters.discard", "acme", M{"run_id": "bad", "by": "alice", "reason": "x"})
+	if got := s.op("runs.discard", "acme", M{"run_id": "bad", "by": "alice", "reason": "cut off"}); got.State != "cancelled" {
+		t.Errorf("after discard it is %s", got.State)
+	}
+	if o := s.end("acme", "bad", 2); o.Outcome != "cancelled" {
+		t.Errorf("it ended %+v", o)
+	}
+	bustest.Eventually(t, "its letter is gone", func() bool { return len(s.letters()) == 0 })
+	bustest.Eventually(t, "its job is answered and gone", func() bool {
+		jobs, err := s.js.Stream(t.Context(), topology.JobsStream)
+		outcomes := s.outcomes("agentrun.results.acme.bad.step")
+		return err == nil && jobs.CachedInfo().State.Msgs == 0 && outcomes[len(outcomes)-1].Envelope["code"] == "RUN_CLOSED"
+	})
+	if report, err := app.Audit(t.Context(), app.Connection{NATS: s.server.URL}, "audit"); err != nil || len(report.Found) != 0 {
+		t.Errorf("afterwards the audit found %v: %v", report.Found, err)
 	}
 }

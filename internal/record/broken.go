@@ -10,7 +10,7 @@ import (
 	"github.com/agentrun/executor/pkg/run"
 )
 
-// SetAside ends a run whose record breaks a rule; see run.SetAside. The record as it was found is kept in the object store
+// SetAside ends a run whose record breaks a rule or cannot be read; see run.SetAside. The record as it was found is kept in the object store
 // first, as long as large results are. owner is that of the letter which was open, "" for none. port.ErrNotFound, run.ErrWhole.
 func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (h *Handle, owner string, err error) {
 	for {
@@ -18,11 +18,15 @@ func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (
 		if err != nil {
 			return nil, "", err
 		}
+		owner = st.Header.Letter // a record that cannot be read has this alone
 		found, err := run.DecodeAsIs(st.Data)
-		if err != nil {
+		unreadable := errors.Is(err, run.ErrUnreadable)
+		switch {
+		case unreadable:
+			found = new(run.Run)
+		case err != nil:
 			return nil, "", fmt.Errorf("record of %s at revision %d: %w", id, st.Seq, err)
-		}
-		if len(found.Violations()) == 0 {
+		case len(found.Violations()) == 0:
 			return nil, "", run.ErrWhole
 		}
 		first := found.First
@@ -38,7 +42,8 @@ func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (
 			if err != nil && !errors.Is(err, port.ErrNotFound) {
 				return nil, "", err
 			}
-			if err == nil && o.First == first {
+			if err == nil && (o.First == first || unreadable) {
+				first = o.First // an unreadable record does not say of which revision its run began
 				last[i] = run.Published{N: o.N, Seq: o.Seq}
 			}
 		}
@@ -46,7 +51,7 @@ func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (
 		if err := rs.Store.PutObject(ctx, kept, st.Data); err != nil {
 			return nil, "", err
 		}
-		r, err := run.SetAside(st.Data, by, reason, port.ObjectsBucket+"/"+kept, last[0], last[1], rs.Now())
+		r, err := run.SetAside(id, st.Data, by, reason, port.ObjectsBucket+"/"+kept, last[0], last[1], rs.Now())
 		if err != nil {
 			return nil, "", err
 		}

@@ -13,16 +13,21 @@ var ErrWhole = errors.New("the record breaks no rule")
 // SetAside ends a run whose stored record breaks a rule, under the name of the person who has looked at it. What the record
 // proves stays: the steps that are done, the effects, the history and what was published. The rest stops as it is, with its
 // dispatch, so that late evidence still finds its step; nothing of the run is sent again. kept says where the record lies
-// as it was found. The numbers go on after stepN and runN, the last outcomes in the stream. ErrWhole; another error is a
-// record that cannot be made whole.
-func SetAside(data []byte, by, reason, kept string, stepN, runN Published, now Time) (*Run, error) {
+// as it was found. The numbers go on after stepN and runN, the last outcomes in the stream. Of a record that cannot be read
+// nothing is known but its name. ErrWhole; another error is a record that cannot be made whole.
+func SetAside(id ID, data []byte, by, reason, kept string, stepN, runN Published, now Time) (*Run, error) {
 	r, err := DecodeAsIs(data)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrUnreadable):
+		r = blank(id, nil, Message{}, Defaults{}, now)
+	case err != nil:
 		return nil, err
-	}
-	broken := r.Violations()
-	if len(broken) == 0 {
-		return nil, ErrWhole
+	default:
+		broken := r.Violations()
+		if len(broken) == 0 {
+			return nil, ErrWhole
+		}
+		err = broken[0]
 	}
 	r.Lease, r.Decided, r.End, r.Owed, r.Alarms, r.More, r.Pending = nil, nil, nil, nil, nil, false, false
 	r.StepPub, r.RunPub = later(r.StepPub, stepN), later(r.RunPub, runN)
@@ -35,7 +40,7 @@ func SetAside(data []byte, by, reason, kept string, stepN, runN Published, now T
 	if r.Letter != nil && r.Letter.Open {
 		r.Letter.Open, r.Letter.Settled, r.Letter.Claim = false, now, nil
 	}
-	r.note(Event{At: now, Kind: EventDiscard, By: by, Reason: reason + " (" + broken[0].Error() + "; kept as " + kept + ")"})
+	r.note(Event{At: now, Kind: EventDiscard, By: by, Reason: reason + " (" + err.Error() + "; kept as " + kept + ")"})
 	row := envelope.RowFor(envelope.CodeCancelled, envelope.Read)
 	r.end(End{Outcome: row.Outcome, Row: &row, At: now})
 	r.UpdatedAt = now

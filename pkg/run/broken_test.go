@@ -20,7 +20,7 @@ func TestSetAside(t *testing.T) {
 	if _, err := Decode([]byte(whole)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := SetAside([]byte(whole), "alice", "x", "o", Published{}, Published{}, 1); !errors.Is(err, ErrWhole) {
+	if _, err := SetAside(ID{"acme", "r1"}, []byte(whole), "alice", "x", "o", Published{}, Published{}, 1); !errors.Is(err, ErrWhole) {
 		t.Errorf("a whole record: %v", err)
 	}
 	b := `"state":"ready","proposal":1}`
@@ -47,7 +47,7 @@ func TestSetAside(t *testing.T) {
 			t.Errorf("%s: %v", rule, err)
 			continue
 		}
-		r, err := SetAside(data, "alice", "a test", "o", Published{N: 2, Seq: 9}, Published{N: 1, Seq: 8}, 1000)
+		r, err := SetAside(ID{"acme", "r1"}, data, "alice", "a test", "o", Published{N: 2, Seq: 9}, Published{N: 1, Seq: 8}, 1000)
 		if err != nil {
 			t.Errorf("%s: %v", rule, err)
 			continue
@@ -65,5 +65,36 @@ func TestSetAside(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: what it made: %v", rule, err)
 		}
+	}
+}
+
+// What is no record at all is broken like one that breaks a rule; setting it aside leaves a run that has ended, whose
+// numbers go on. A record of a newer version is neither.
+func TestSetAsideOfWhatCannotBeRead(t *testing.T) {
+	for _, data := range []string{``, `{"schema":"agentrun.record/v1","te`, `[]`, `"x"`, `no JSON`, `{"schema":"agentrun.record/v1","tenant":7}`, `{"schema":"agentrun.record/v1"}{}`} {
+		if _, err := Decode([]byte(data)); !errors.Is(err, ErrBroken) || !errors.Is(err, ErrUnreadable) || errors.Is(err, ErrNewer) {
+			t.Errorf("%s: %v", data, err)
+		}
+		r, err := SetAside(ID{"acme", "r1"}, []byte(data), "alice", "a test", "o", Published{N: 2, Seq: 9}, Published{N: 1, Seq: 8}, 1000)
+		if err != nil {
+			t.Errorf("%s: %v", data, err)
+			continue
+		}
+		if r.ID() != (ID{"acme", "r1"}) || r.End == nil || r.End.Outcome != envelope.Cancelled || r.Episode != 2 || r.StepN != 2 {
+			t.Errorf("%s: made %s", data, r.dump())
+		}
+		if n := r.History[len(r.History)-1]; n.Kind != EventDiscard || n.By != "alice" || !strings.Contains(n.Reason, "cannot be read") || !strings.Contains(n.Reason, "kept as o") {
+			t.Errorf("%s: the history says %+v", data, n)
+		}
+		again, err := r.Encode()
+		if err == nil {
+			_, err = Decode(again)
+		}
+		if err != nil {
+			t.Errorf("%s: what it made: %v", data, err)
+		}
+	}
+	if _, err := Decode([]byte(`{"schema":"agentrun.record/v9"}`)); !errors.Is(err, ErrNewer) || errors.Is(err, ErrBroken) {
+		t.Errorf("a newer one: %v", err)
 	}
 }

@@ -18,6 +18,9 @@ var ErrNewer = errors.New("written by a newer version")
 // person settles it: what is decided on it could be a second write.
 var ErrBroken = errors.New("breaks a rule")
 
+// ErrUnreadable: what is stored is no record of any version. It is ErrBroken, too.
+var ErrUnreadable = fmt.Errorf("cannot be read, which %w", ErrBroken)
+
 // Decode reads a record and holds it against the rules, so that whoever goes on from it can take a broken rule for its own
 // fault: ErrBroken. It is as DecodeAsIs otherwise.
 func Decode(data []byte) (*Run, error) {
@@ -67,14 +70,14 @@ func decodeForeign(data []byte) (*Run, error) {
 		RunID  string `json:"run_id"`
 	}
 	if err := json.Unmarshal(data, &name); err != nil {
-		return nil, fmt.Errorf("run record: %w", err)
+		return nil, fmt.Errorf("run record %w: %w", ErrUnreadable, err)
 	}
 	if name.Schema != RecordSchema {
 		return nil, fmt.Errorf("run record %s/%s is %w: its schema is %q, this build reads %s", name.Tenant, name.RunID, ErrNewer, name.Schema, RecordSchema)
 	}
 	r := new(Run)
 	if err := json.Unmarshal(data, r); err != nil {
-		return nil, fmt.Errorf("run record: %w", err)
+		return nil, fmt.Errorf("run record %w: %w", ErrUnreadable, err)
 	}
 	found, err := strictjson.KeepForeign(r, data)
 	if err != nil {

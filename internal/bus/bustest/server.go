@@ -37,6 +37,7 @@ type Server struct {
 	options server.Options
 	mu      sync.Mutex
 	running *server.Server
+	conns   []*nats.Conn // of Conn
 }
 
 // Start runs a server with JetStream on 127.0.0.1 until the test ends.
@@ -55,7 +56,8 @@ func Start(tb testing.TB, options ...Option) *Server {
 	return s
 }
 
-// StartAgain starts the server on its old store, at its old address.
+// StartAgain starts the server on its old store, at its old address, and returns when the connections of Conn are with it: what
+// is published on one that has not seen the end of the old server yet is lost.
 func (s *Server) StartAgain() {
 	s.tb.Helper()
 	s.mu.Lock()
@@ -73,6 +75,9 @@ func (s *Server) StartAgain() {
 		s.tb.Fatalf("nats server not ready after %s", startLimit)
 	}
 	s.running = running
+	for _, nc := range s.conns {
+		Eventually(s.tb, "connected again", func() bool { return nc.IsClosed() || nc.ConnectedServerId() == running.ID() })
+	}
 }
 
 // Change changes what a stopped server will be when it is started again.
@@ -159,7 +164,11 @@ func (s *Server) Embedded() *server.Server {
 // Conn returns a plain connection for what a test does beside the code under test. It survives restarts.
 func (s *Server) Conn() *nats.Conn {
 	s.tb.Helper()
-	return connect(s.tb, s.URL)
+	nc := connect(s.tb, s.URL)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns = append(s.conns, nc)
+	return nc
 }
 
 func connect(tb testing.TB, url string) *nats.Conn {
