@@ -33,7 +33,7 @@ func (d *doctor) generation(ctx context.Context, nc *nats.Conn, js jetstream.Jet
 		d.find("store", Ill, fix, "%s has gone back: it ends at sequence %d, and this executor has seen %d", topology.RunsStream, info.State.LastSeq, k.Seen)
 		return
 	}
-	m, err := d.request(ctx, nc, d.API().Subject("DIRECT.GET."+topology.RunsStream+".agentrun.runs._fleet."+generation.StateName), nil)
+	m, err := d.request(ctx, nc, d.API().Subject("DIRECT.GET."+topology.RunsStream+"."+topology.FleetSubject(generation.StateName)), nil)
 	if err != nil || m.Header.Get("Status") != "" {
 		if err != nil && !errors.Is(err, nats.ErrNoResponders) {
 			d.find("store", Doubtful, "give this user the direct gets of deploy/nats/accounts.conf", "whether the fleet waits for journals cannot be read: %v", err)

@@ -27,6 +27,7 @@ import (
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/streams"
 	"github.com/agentrun/executor/internal/topology"
+	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -200,7 +201,7 @@ func (b *bench) drain() (Sample, error) {
 // oneAtATime measures publish to terminal outcome, as a publisher that waits sees it.
 func (b *bench) oneAtATime() (Sample, error) {
 	const warm, n = 200, 2000
-	sub, err := b.publisher.SubscribeSync("agentrun.results." + tenant + ".*.run")
+	sub, err := b.publisher.SubscribeSync(topology.ResultSubject(run.ID{Tenant: tenant, Run: "*"}, envelope.RunScope))
 	if err != nil {
 		return Sample{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/topology"
+	"github.com/agentrun/executor/pkg/envelope"
 )
 
 const (
@@ -155,7 +156,7 @@ func (w *world) restart(r *process, how syscall.Signal) (next *process, readied,
 	if err := w.wait(0); err != nil {
 		return r, 0, 0, 0, err
 	}
-	sub, err := w.nc.SubscribeSync("agentrun.results." + tenant + "." + id(due).Run + ".run")
+	sub, err := w.nc.SubscribeSync(topology.ResultSubject(id(due), envelope.RunScope))
 	if err != nil {
 		return r, 0, 0, 0, err
 	}

@@ -14,7 +14,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
 )
 
 // Of the retries: how many, how many begin in a second, and how many other jobs beside them.
@@ -61,7 +63,7 @@ func (b *parts) retriesOnce(executors int, embedded bool) (late []float64, err e
 		return nil, err
 	}
 	seen := &retries{due: map[string]time.Time{}, done: make(chan struct{})}
-	if _, err := w.nc.Subscribe("agentrun.results."+tenant+".*.step", seen.take); err != nil {
+	if _, err := w.nc.Subscribe(topology.ResultSubject(run.ID{Tenant: tenant, Run: "*"}, envelope.StepScope), seen.take); err != nil {
 		return nil, err
 	}
 	if err := w.nc.Flush(); err != nil {

@@ -9,6 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/topology"
+	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
 )
 
 // Of the waiting runs.
@@ -135,7 +137,7 @@ func (w *world) round(n int) (s stretch, err error) {
 func latencies(worlds [2]*world) (took [2][]float64, err error) {
 	var subs [2]*nats.Subscription
 	for i, w := range worlds {
-		if subs[i], err = w.nc.SubscribeSync("agentrun.results." + tenant + ".*.run"); err != nil {
+		if subs[i], err = w.nc.SubscribeSync(topology.ResultSubject(run.ID{Tenant: tenant, Run: "*"}, envelope.RunScope)); err != nil {
 			return took, err
 		}
 		defer func() { _ = subs[i].Unsubscribe() }()

@@ -16,6 +16,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/agentrun/executor/internal/topology"
 )
 
 // Fleet is a NATS server, executors and reconcilers, each a process of its own, and the provider that they call.
@@ -169,8 +171,8 @@ func (f *Fleet) connect() error {
 func (f *Fleet) waitStreams(ctx context.Context) error {
 	for start := time.Now(); time.Since(start) < 30*time.Second; {
 		octx, cancel := context.WithTimeout(ctx, time.Second)
-		_, err1 := f.js.Stream(octx, "AGENTRUN_JOBS")
-		_, err2 := f.js.Stream(octx, "AGENTRUN_RESULTS")
+		_, err1 := f.js.Stream(octx, topology.JobsStream)
+		_, err2 := f.js.Stream(octx, topology.ResultsStream)
 		cancel()
 		if err1 == nil && err2 == nil {
 			return nil

@@ -126,7 +126,7 @@ func (r *restore) all(ctx context.Context, fits func(*Process, member) bool) boo
 	}
 	latest := map[string]member{} // by directory
 	for next := uint64(1); ; {
-		m, err := s.GetMsg(octx, next, jetstream.WithGetMsgSubject("agentrun.runs._fleet.*"))
+		m, err := s.GetMsg(octx, next, jetstream.WithGetMsgSubject(topology.FleetSubject("*")))
 		if noMessage(err) {
 			break
 		}
@@ -216,7 +216,7 @@ func (r *restore) generation(ctx context.Context) (name string, missing int, ok 
 	if err != nil {
 		return "", 0, false
 	}
-	m, err := s.GetLastMsgForSubject(octx, "agentrun.runs._fleet."+generation.StateName)
+	m, err := s.GetLastMsgForSubject(octx, topology.FleetSubject(generation.StateName))
 	if noMessage(err) {
 		return "", 0, true // the first generation has no record
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/deadletter"
-	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -77,7 +76,7 @@ func (x *Index) Run(c port.Change) {
 		return // the reconcilers' own record
 	}
 	x.runs.put(c)
-	x.count(x.letters.header(c.ID, stand{seq: c.Seq, episode: c.Header.Episode, open: c.Header.Letter, ended: ended(c.Header.State)}))
+	x.count(x.letters.header(c.ID, stand{seq: c.Seq, episode: c.Header.Episode, open: c.Header.Letter, ended: run.Ended(c.Header.State)}))
 }
 
 // Letter takes a letter's message in.
@@ -105,7 +104,7 @@ func (x *Index) Letter(c port.Letter) {
 		return
 	}
 	if r := x.runs.byID[c.ID]; r != nil {
-		l.stand = stand{seq: r.seq, episode: r.episode, open: r.letter, ended: ended(r.state)}
+		l.stand = stand{seq: r.seq, episode: r.episode, open: r.letter, ended: run.Ended(r.state)}
 	}
 	x.count(x.letters.put(l))
 }
@@ -195,7 +194,7 @@ func (x *Index) Keep(there map[run.ID]bool, upTo uint64) (missing []run.ID) {
 		}
 	}
 	for id, r := range x.runs.byID {
-		if r.letter != "" && !there[id] && ended(r.state) {
+		if r.letter != "" && !there[id] && run.Ended(r.state) {
 			missing = append(missing, id)
 		}
 	}
@@ -214,15 +213,6 @@ func (x *Index) Seen() uint64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.seenMail
-}
-
-// ended reports whether a state word is a run's end.
-func ended(state string) bool {
-	switch envelope.Word(state) {
-	case envelope.OK, envelope.Fatal, envelope.NeedsHuman, envelope.Cancelled:
-		return true
-	}
-	return false
 }
 
 // newLetter reduces a letter's message to what a list shows; nil if it cannot be read.

@@ -157,15 +157,6 @@ func (rc *Reconciler) poke() {
 	}
 }
 
-// ended reports whether a state word is a run's end.
-func ended(state string) bool {
-	switch envelope.Word(state) {
-	case envelope.OK, envelope.Fatal, envelope.NeedsHuman, envelope.Cancelled:
-		return true
-	}
-	return false
-}
-
 // change takes a record's new revision in.
 func (rc *Reconciler) change(c port.Change) {
 	now := time.Now()
@@ -213,7 +204,7 @@ func (rc *Reconciler) change(c port.Change) {
 		return
 	}
 	rc.runs[c.ID] = e
-	if ended(e.h.State) {
+	if run.Ended(e.h.State) {
 		rc.ends[c.ID] = e
 	} else {
 		delete(rc.ends, c.ID) // another episode
@@ -228,7 +219,7 @@ func (rc *Reconciler) ClockSet() {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
 	for _, e := range rc.runs {
-		if !ended(e.h.State) {
+		if !run.Ended(e.h.State) {
 			rc.schedule(e, now.Add(time.Duration(rc.Random()*float64(rc.Lease))))
 		}
 	}
@@ -236,7 +227,7 @@ func (rc *Reconciler) ClockSet() {
 
 // plan says when an entry must be looked at next, and whether it must be kept at all.
 func (rc *Reconciler) plan(e *entry, now time.Time) (at time.Time, keep bool) {
-	if ended(e.h.State) {
+	if run.Ended(e.h.State) {
 		if len(rc.staleLetters(e.id, e.h.Letter)) > 0 {
 			return now, true
 		}
@@ -297,7 +288,7 @@ func (rc *Reconciler) outcome(o port.Outcome) {
 		return
 	}
 	e := rc.runs[o.ID]
-	if e == nil || !ended(e.h.State) || e.h.Episode > o.N {
+	if e == nil || !run.Ended(e.h.State) || e.h.Episode > o.N {
 		rc.passed[o.ID] = passage{o.N, now}
 		return
 	}

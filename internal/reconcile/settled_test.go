@@ -39,7 +39,7 @@ func TestSettledThrough(t *testing.T) {
 		seen(rc, id, seq, states[r.IntN(len(states))])
 		want := rc.through
 		for _, e := range rc.runs {
-			if ended(e.h.State) && e.seq <= want {
+			if run.Ended(e.h.State) && e.seq <= want {
 				want = e.seq - 1
 			}
 		}

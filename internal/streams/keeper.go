@@ -365,50 +365,6 @@ func (c *Conn) readFleet(ctx context.Context) (map[string]FleetMessage, error) {
 	return out, nil
 }
 
-// Admit keeps a place for a new message of a stream of registers until settled is called, with whether it was stored. In a
-// replicated stream it refuses one beyond our limit (see serverLimit). What others have added since the last look is not
-// counted: the server's own limit bounds that.
-func (c *Conn) Admit(ctx context.Context, stream string) (settled func(stored bool), err error) {
-	for fresh := false; ; fresh = true {
-		c.mu.Lock()
-		count, limit, kept := &c.status.Runs, c.status.RunsMax, &c.status.runsKept
-		if stream == topology.LettersStream {
-			count, limit, kept = &c.status.Letters, c.status.LettersMax, &c.status.lettersKept
-		}
-		room := !c.status.replicated || *count+*kept < limit
-		if room {
-			*kept++
-		}
-		c.mu.Unlock()
-		if room {
-			return func(stored bool) {
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				*kept--
-				if stored {
-					*count++ // exact again at the next look
-				}
-			}, nil
-		}
-		if fresh {
-			return nil, fmt.Errorf("%w: %s has %d messages", port.ErrFull, stream, limit)
-		}
-		if err := c.observe(ctx); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// LettersFull reads whether the stream of letters is at its limit: what ends then waits for room, and is not lost.
-func (c *Conn) LettersFull(ctx context.Context) (bool, error) {
-	f, err := c.Facts(ctx, topology.LettersStream)
-	if err != nil {
-		return false, fmt.Errorf("streams: size of the letters: %w", err)
-	}
-	limit := ourLimit(f.Config.MaxMsgs, f.Config.Replicas)
-	return limit > 0 && f.State.Messages >= limit, nil
-}
-
 // OnLook calls fn after every look at the streams, from the goroutine that looks, and once at once if there has been one: a
 // loss that was found before is not missed. fn must not block.
 func (c *Conn) OnLook(fn func(Status)) {

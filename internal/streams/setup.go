@@ -115,26 +115,6 @@ func choose[T int | int64 | time.Duration](asked, have, otherwise T) T {
 	return otherwise
 }
 
-// headroom is what the server's limit of a replicated stream of registers is above ours. A single server lets an update
-// through when the stream is full; a replicated stream counts it as one more and refuses it. There Conn.Admit keeps to
-// our limit.
-const headroom = 1024
-
-func serverLimit(n int64, replicas int) int64 {
-	if n > 0 && replicas > 1 {
-		return n + n/10 + headroom
-	}
-	return n
-}
-
-// ourLimit is the inverse of serverLimit.
-func ourLimit(n int64, replicas int) int64 {
-	if n > headroom && replicas > 1 {
-		return ((n-headroom)*10 + 10) / 11
-	}
-	return n
-}
-
 // Setup makes the streams and consumers, or checks those that are there: what differs in what matters is a *Difference,
 // ages and limits are updated. From then on the connection keeps them there: one that disappears is made again. It
 // needs a connection and waits for one until ctx ends, and returns with the clock read.

@@ -84,6 +84,15 @@ const (
 	StateCancelling = "cancelling"
 )
 
+// Ended reports whether a state, as State says it, is an end.
+func Ended(state string) bool {
+	switch envelope.Word(state) {
+	case envelope.OK, envelope.Fatal, envelope.NeedsHuman, envelope.Cancelled:
+		return true
+	}
+	return false
+}
+
 // State is the run's state as operators see it: of a run that has not ended the first that applies of cancelling, unknown,
 // running, ready, waiting, open.
 func (r *Run) State() string {
