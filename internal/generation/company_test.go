@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,12 +18,21 @@ var made = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // air is where words go; lose drops them.
 type air struct {
+	mu        sync.Mutex
 	listeners []*Keeper
 	lose      func(from, to *Keeper) bool
 }
 
+// loses says what is dropped from now on.
+func (a *air) loses(lose func(from, to *Keeper) bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lose = lose
+}
+
 // fake is a journal and a store that remember nothing but looks that were asked for.
 type fake struct {
+	mu     sync.Mutex
 	others []byte
 	looks  int
 }
@@ -31,9 +41,30 @@ func (f *fake) Known() (port.Known, error) { return port.Known{Created: made, Se
 func (f *fake) Adopt(port.Known) error     { return nil }
 func (f *fake) Saw(uint64)                 {}
 func (f *fake) Joined(uint64, time.Time)   {}
-func (f *fake) Met() ([]byte, error)       { return f.others, nil }
-func (f *fake) Meet(others []byte)         { f.others = others }
-func (f *fake) Check()                     { f.looks++ }
+
+func (f *fake) Met() ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.others, nil
+}
+
+func (f *fake) Meet(others []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.others = others
+}
+
+func (f *fake) Check() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.looks++
+}
+
+func (f *fake) looked() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.looks
+}
 
 func (f *fake) LoadFleet(context.Context, string) ([]byte, uint64, error) { return nil, 0, nil }
 func (f *fake) FleetNames(context.Context) ([]string, error)              { return nil, nil }
@@ -49,17 +80,20 @@ func (a *air) join(t *testing.T, id string, seen uint64, f *fake) *Keeper {
 		ID: id, Store: f, Journal: f, Log: slog.New(slog.DiscardHandler), Retention: time.Hour, Member: Member{Journal: id, ID: id, Host: "h", Dir: "/" + id},
 		Now: func() envelope.Time { return envelope.TimeOf(time.Now()) }, Seen: func() uint64 { return seen },
 		Tell: func(data []byte) {
-			for _, to := range a.listeners {
-				if a.lose == nil || !a.lose(k, to) {
-					to.Told(data)
-				}
+			a.mu.Lock()
+			reached := slices.DeleteFunc(slices.Clone(a.listeners), func(to *Keeper) bool { return a.lose != nil && a.lose(k, to) })
+			a.mu.Unlock()
+			for _, to := range reached {
+				to.Told(data)
 			}
 		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	a.mu.Lock()
 	a.listeners = append(a.listeners, k)
+	a.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	go k.Talk(ctx)
@@ -112,13 +146,13 @@ func TestTogetherWithoutOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, k, _ := met(t)
 		lost := 0
-		a.lose = func(from, to *Keeper) bool {
+		a.loses(func(from, to *Keeper) bool {
 			if from == k[1] && to == k[0] && lost < 3 {
 				lost++
 				return true
 			}
 			return from == k[2] && to == k[0]
-		}
+		})
 		k[0].Together("after")
 		time.Sleep(Silence - time.Second)
 		if k[0].Together("after") {
@@ -164,17 +198,18 @@ func TestWhoIsWaitedFor(t *testing.T) {
 				if c.depart {
 					k[2].Depart()
 				}
-				a.lose = c.lose(k)
+				a.loses(c.lose(k))
 				if !c.depart {
 					time.Sleep((missedMost + 2) * beatEvery)
 				}
 				var peers []peer
-				if err := json.Unmarshal(f[0].others, &peers); err != nil {
+				others, _ := f[0].Met()
+				if err := json.Unmarshal(others, &peers); err != nil {
 					t.Fatal(err)
 				}
 				i := slices.IndexFunc(peers, func(p peer) bool { return p.ID == "e3" })
 				if i < 0 || peers[i].Alive != c.alive {
-					t.Errorf("remembered: %s", f[0].others)
+					t.Errorf("remembered: %s", others)
 				}
 			})
 		})
@@ -199,8 +234,8 @@ func TestOthersHaveSeenMore(t *testing.T) {
 		}
 		a.join(t, "e3", 104, &fake{})
 		time.Sleep(time.Second)
-		if e1.Together("server") || f.looks == 0 {
-			t.Fatalf("e1 believes the store that it has looked at, after %d more looks", f.looks)
+		if e1.Together("server") || f.looked() == 0 {
+			t.Fatalf("e1 believes the store that it has looked at, after %d more looks", f.looked())
 		}
 		e1.Looked(look(100))
 		e1.mu.Lock()
