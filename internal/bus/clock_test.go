@@ -1,8 +1,11 @@
 package bus
 
 import (
+	"errors"
 	"testing"
 	"time"
+
+	"github.com/agentrun/executor/internal/port"
 )
 
 func TestClockBounds(t *testing.T) {
@@ -109,6 +112,9 @@ func TestParseAck(t *testing.T) {
 	_, refused, ok := parseAck([]byte(`{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 8"},"stream":"S","seq":0}`))
 	if !ok || refused == nil || !refused.wrongSequence() {
 		t.Fatalf("%+v %v", refused, ok)
+	}
+	if err := refused.err(); !errors.Is(err, port.ErrRefused) || errors.Is(err, port.ErrFull) {
+		t.Errorf("for good: %v", err)
 	}
 	if last, told := refused.last(); last != 8 || !told {
 		t.Errorf("last %d %v", last, told)

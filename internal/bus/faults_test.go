@@ -216,7 +216,7 @@ func TestTooLarge(t *testing.T) {
 		t.Fatalf("max payload %d", c.MaxPayload())
 	}
 	_, err := c.Save(streamstest.Deadline(t), streamstest.RunID(1), make([]byte, 70<<10), port.Header{}, 0)
-	if !errors.Is(err, bus.ErrTooLarge) {
+	if !errors.Is(err, bus.ErrTooLarge) || !errors.Is(err, port.ErrRefused) {
 		t.Fatalf("too large: %v", err)
 	}
 }

@@ -29,7 +29,7 @@ func TestObjectsMayBeDenied(t *testing.T) {
 	streamstest.SetUp(t, at("all"), streams.Config{})
 	c := streamstest.SetUp(t, at("some"), streams.Config{})
 	ctx := streamstest.Deadline(t)
-	if err := c.PutObject(ctx, "t/r/s/d", make([]byte, 300<<10)); !errors.Is(err, bus.ErrDenied) || !strings.Contains(err.Error(), port.ObjectsBucket) {
+	if err := c.PutObject(ctx, "t/r/s/d", make([]byte, 300<<10)); !errors.Is(err, bus.ErrDenied) || !errors.Is(err, port.ErrRefused) || !strings.Contains(err.Error(), port.ObjectsBucket) {
 		t.Errorf("%v", err)
 	}
 	if ctx.Err() != nil {
