@@ -83,5 +83,5 @@ func (c *Conn) FindJob(ctx context.Context, id run.ID) (run.Message, error) {
 	if err != nil {
 		return run.Message{}, fmt.Errorf("bus: find job of %s: %w", id, err)
 	}
-	return MessageOf(topology.ParseJobSubject(m.Subject).Queue, m.Seq, m.Time, m.Header, m.Data), nil
+	return MessageOf(topology.ParseQueueSubject(topology.Jobs, m.Subject).Queue, m.Seq, m.Time, m.Header, m.Data), nil
 }

@@ -79,14 +79,8 @@ type QueueTokens struct {
 	Valid bool
 }
 
-// ParseJobSubject takes a job's subject apart. A subject with too few or too many tokens is not valid; what is there is
-// returned all the same, with the surplus in ID.Run.
-func ParseJobSubject(subject string) QueueTokens { return ParseQueueSubject(Jobs, subject) }
-
-// ParseWakeSubject is ParseJobSubject for wakes.
-func ParseWakeSubject(subject string) QueueTokens { return ParseQueueSubject(Wakes, subject) }
-
-// ParseQueueSubject is both, by the prefix.
+// ParseQueueSubject takes a job's or a wake's subject apart; prefix is Jobs or Wakes. A subject with too few or too many tokens
+// is not valid; what is there is returned all the same, with the surplus in ID.Run.
 func ParseQueueSubject(prefix, subject string) QueueTokens {
 	rest, ok := strings.CutPrefix(subject, prefix)
 	if !ok {

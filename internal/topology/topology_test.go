@@ -12,16 +12,16 @@ import (
 func TestSubjects(t *testing.T) {
 	id := run.ID{Tenant: "acme", Run: "run_1"}
 	for got, want := range map[string]string{
-		topology.JobSubject("q", id):                                "agentrun.jobs.q.acme.run_1",
-		topology.ResultSubject(id, envelope.StepScope):              "agentrun.results.acme.run_1.step",
-		topology.RunSubject(id):                                     "agentrun.runs.acme.run_1",
-		topology.WakeSubject("q", id):                               "agentrun.wakes.q.acme.run_1",
-		topology.LetterSubject("acme", "o", "run_1"):                "agentrun.deadletters.acme.o.run_1",
-		topology.AlertSubject("acme", "o", "poison_job"):            "agentrun.alerts.acme.o.poison_job",
-		topology.HintSubject("h"):                                   "agentrun.hint.h",
-		topology.FleetSubject(port.ActiveRecord):                    "agentrun.runs._fleet.reconciler",
-		topology.ConsumerName("q"):                                  "executor-q",
-		topology.ParseJobSubject("agentrun.jobs.q.a.b").ID.String(): "a/b",
+		topology.JobSubject("q", id):                                                 "agentrun.jobs.q.acme.run_1",
+		topology.ResultSubject(id, envelope.StepScope):                               "agentrun.results.acme.run_1.step",
+		topology.RunSubject(id):                                                      "agentrun.runs.acme.run_1",
+		topology.WakeSubject("q", id):                                                "agentrun.wakes.q.acme.run_1",
+		topology.LetterSubject("acme", "o", "run_1"):                                 "agentrun.deadletters.acme.o.run_1",
+		topology.AlertSubject("acme", "o", "poison_job"):                             "agentrun.alerts.acme.o.poison_job",
+		topology.HintSubject("h"):                                                    "agentrun.hint.h",
+		topology.FleetSubject(port.ActiveRecord):                                     "agentrun.runs._fleet.reconciler",
+		topology.ConsumerName("q"):                                                   "executor-q",
+		topology.ParseQueueSubject(topology.Jobs, "agentrun.jobs.q.a.b").ID.String(): "a/b",
 	} {
 		if got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -32,7 +32,7 @@ func TestSubjects(t *testing.T) {
 		"agentrun.jobs.q.*.run": false, "agentrun.jobs.q.acme.>": false, "agentrun.jobs.q._fleet.reconciler": false,
 		"agentrun.jobs.q.acme.-x": false, "agentrun.jobs.q.ac=me.x": false, "agentrun.jobs": false,
 	} {
-		if got := topology.ParseJobSubject(subject); got.Valid != valid {
+		if got := topology.ParseQueueSubject(topology.Jobs, subject); got.Valid != valid {
 			t.Errorf("%s: %+v", subject, got)
 		}
 	}
