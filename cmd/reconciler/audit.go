@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/agentrun/executor/internal/app"
@@ -61,7 +60,8 @@ func (c *auditCommand) run(ctx context.Context, env app.Env, command string) err
 		if report.Waiting > 0 {
 			out.Line("%d ends wait for room for their dead letter: settle some, or raise --max-letters", report.Waiting)
 		}
-		out.Line("%d runs, %d dead letters, %d outcomes: %s", report.Records, report.Letters, report.Outcomes, verdict(len(report.Found)))
+		out.Line("%s, %s, %s: %s", terminal.Count(report.Records, "run", "runs"), terminal.Count(report.Letters, "dead letter", "dead letters"),
+			terminal.Count(report.Outcomes, "outcome", "outcomes"), verdict(len(report.Found)))
 	}
 	if len(report.Found) > 0 {
 		return errBroken
@@ -73,5 +73,5 @@ func verdict(n int) string {
 	if n == 0 {
 		return "nothing is broken"
 	}
-	return fmt.Sprintf("%d findings", n)
+	return terminal.Count(n, "finding", "findings")
 }

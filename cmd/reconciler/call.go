@@ -122,6 +122,11 @@ type refused struct{ code, message string }
 
 func (r *refused) Error() string { return r.code + ": " + r.message }
 
+// away is why a call got no answer, which may be over in a moment.
+type away struct{ error }
+
+func (a *away) Unwrap() error { return a.error }
+
 // call makes one operator call. The reply is printed as it came with --json.
 func (d *desk) call(ctx context.Context, noun, verb, tenant string, request, reply any) (raw []byte, err error) {
 	body, err := strictjson.Marshal(request)
@@ -133,13 +138,13 @@ func (d *desk) call(ctx context.Context, noun, verb, tenant string, request, rep
 	msg, err := app.Request(ctx, d.nc, "agentrun.op."+noun+"."+verb+"."+tenant, body)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return nil, errors.New("no reconciler answers: is one running on this NATS?")
+		return nil, &away{errors.New("no reconciler answers: is one running on this NATS?")}
 	case errors.Is(err, nats.ErrPermissionViolation):
 		return nil, fmt.Errorf("this NATS user may not make the call (the user operator of deploy/nats/accounts.conf may): %w", err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, fmt.Errorf("no answer within %s (--timeout); the same command may be given again", d.timeout)
+		return nil, &away{fmt.Errorf("no answer within %s (--timeout); the same command may be given again", d.timeout)}
 	case err != nil:
-		return nil, err
+		return nil, &away{err}
 	}
 	var verdict struct {
 		OK      bool   `json:"ok"`
@@ -240,15 +245,26 @@ func (d *desk) show(ctx context.Context, watch bool, read func(context.Context) 
 	return once(ctx)
 }
 
-// watch shows something again and again until ctx ends or it is over; on a terminal in place.
+// watch shows something again and again until ctx ends or it is over; on a terminal in place. Once it has been shown, it waits
+// where nobody answers, and says so once: the server, or the reconciler, comes back.
 func (d *desk) watch(ctx context.Context, show func(context.Context) (over bool, err error)) error {
+	seen, waits := false, false
 	for {
-		if d.out.Terminal() {
+		if d.out.Terminal() && !waits {
 			fmt.Fprint(d.env.Stdout, "\x1b[H\x1b[2J")
 		}
 		over, err := show(ctx)
-		if over || err != nil && ctx.Err() == nil {
+		gone := new(away)
+		switch {
+		case ctx.Err() == nil && seen && errors.As(err, &gone):
+			if !waits {
+				fmt.Fprintf(d.env.Stderr, "%s: waiting: %s\n", d.command, terminal.Clean(gone.Error()))
+			}
+			waits, over = true, false
+		case over || err != nil && ctx.Err() == nil:
 			return err
+		default:
+			seen, waits = true, false
 		}
 		timer := time.NewTimer(watchEvery)
 		select {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/terminal"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -279,7 +280,7 @@ func (m *many) bulk(ctx context.Context, d *desk, verb string, ch change) error 
 		d.out.Line("%d done, %d refused, %d left", len(reply.Results)-failed, failed, reply.Left)
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d letters were refused", failed)
+		return errors.New(terminal.Count(failed, "letter was refused", "letters were refused"))
 	}
 	return nil
 }

@@ -61,6 +61,69 @@ func TestWatchingARun(t *testing.T) {
 	}
 }
 
+// A watch that has shown something waits for a server, or a reconciler, that has gone, says so once, and goes on.
+func TestAWatchOutlivesItsServer(t *testing.T) {
+	s := bustest.Start(t)
+	nc := s.Conn()
+	shown, back := make(chan struct{}), make(chan struct{})
+	looks := 0
+	if _, err := nc.Subscribe("agentrun.op.runs.get.acme", func(m *nats.Msg) {
+		state := `"state":"running"`
+		select {
+		case <-back:
+			state = `"state":"ok","outcome":"ok"`
+		default:
+		}
+		_ = m.Respond([]byte(`{"ok":true,"run":{"tenant":"acme","run_id":"r","steps":[],` + state + `}}`))
+		if looks++; looks == 3 { // it has been shown
+			close(shown)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nc.Subscribe("agentrun.op.deadletters.get.acme", func(m *nats.Msg) {
+		_ = m.Respond([]byte(`{"ok":false,"code":"NOT_FOUND","message":"there is none"}`))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	watchEvery = 10 * time.Millisecond
+	var out bytes.Buffer
+	errs := &told{line: make(chan string, 16)}
+	env := app.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: errs, Lookup: func(name string) (string, bool) {
+		v, ok := map[string]string{"NATS_URL": s.URL}[name]
+		return v, ok
+	}}
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(t.Context(), []string{"runs", "show", "acme/r", "--watch", "--timeout", "200ms"}, env)
+	}()
+	select {
+	case <-shown:
+	case code := <-ended:
+		t.Fatalf("exit code %d: %s", code, <-errs.line)
+	}
+	s.Stop()
+	if line := <-errs.line; !strings.Contains(line, "reconciler runs show: waiting: ") {
+		t.Errorf("it says %q", line)
+	}
+	close(back)
+	s.StartAgain()
+	if code := <-ended; code != 0 || strings.Count(out.String(), "run acme/r  running") != 1 || strings.Count(out.String(), "run acme/r  ok") != 1 {
+		t.Errorf("exit code %d\n%s", code, out.String())
+	}
+}
+
+// told passes on what is written.
+type told struct{ line chan string }
+
+func (w *told) Write(b []byte) (int, error) {
+	w.line <- string(b)
+	return len(b), nil
+}
+
 // What confirms, chooses or changes something is never taken from the environment; where NATS is, is.
 func TestNothingThatActsComesFromTheEnvironment(t *testing.T) {
 	s := bustest.Start(t)

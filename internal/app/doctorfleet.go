@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentrun/executor/internal/operator"
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/terminal"
 	"github.com/agentrun/executor/internal/topology"
 )
 
@@ -37,10 +38,10 @@ func (d *doctor) queues(ctx context.Context, nc *nats.Conn) {
 		}
 		unpulled += q.Waiting
 		d.find("queue "+q.Queue, Doubtful, "start an executor with --queues "+q.Queue+"; if a publisher has misspelt the name: nats stream purge "+topology.JobsStream+" --subject "+"'agentrun.jobs."+q.Queue+".>'",
-			"%d jobs wait and no executor takes them", q.Waiting)
+			"%s", terminal.Count(q.Waiting, "job waits and no executor takes it", "jobs wait and no executor takes them"))
 	}
 	if reply.Unnamed > 0 {
-		d.find("queues", Doubtful, "nats stream subjects "+topology.JobsStream+" names them", "%d jobs are in queues that no executor takes", reply.Unnamed)
+		d.find("queues", Doubtful, "nats stream subjects "+topology.JobsStream+" names them", "%s in queues that no executor takes", terminal.Count(reply.Unnamed, "job is", "jobs are"))
 	} else if unpulled == 0 {
 		d.find("queues", Well, "", "no other queue has jobs that nobody takes")
 	}

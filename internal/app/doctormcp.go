@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/agentrun/executor/internal/config"
+	"github.com/agentrun/executor/internal/terminal"
 	"github.com/agentrun/executor/pkg/connector/mcptool"
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -44,21 +45,25 @@ func (d *doctor) mcpServer(file *config.File, name string, offers []*mcptool.Off
 		d.find(check, Ill, "start it, or correct its url or command; executor check --mcp tells more", "%s%s", trouble.Cause, found)
 		return
 	}
-	if lacks := append(lacking(file, name, offers), refusing(file, name, offers)...); len(lacks) > 0 {
+	var lacks []string
+	for _, l := range lacking(file, name, offers) {
+		lacks = append(lacks, l.what)
+	}
+	if lacks = append(lacks, refusing(file, name, offers)...); len(lacks) > 0 {
 		d.find(check, Ill, "correct the tool's name or effect, or the server; executor check --mcp lists what it has", "%s", strings.Join(lacks, "; "))
 		return
 	}
 	if odd := oddities(seen); len(odd) > 0 {
-		d.find(check, Doubtful, "mend the server, if it is yours", "%d tools; %s", len(offers), strings.Join(odd, "; "))
+		d.find(check, Doubtful, "mend the server, if it is yours", "%s; %s", terminal.Count(len(offers), "tool", "tools"), strings.Join(odd, "; "))
 		return
 	}
 	for _, m := range file.MCPImports {
 		if m.Server == name && !slices.ContainsFunc(offers, func(o *mcptool.Offer) bool { return m.Matches(o.Name) }) {
-			d.find(check, Doubtful, "correct the pattern of the import", "%d tools, and none is %s", len(offers), m.Match)
+			d.find(check, Doubtful, "correct the pattern of the import", "%s, and none is %s", terminal.Count(len(offers), "tool", "tools"), m.Match)
 			return
 		}
 	}
-	d.find(check, Well, "", "%d tools", len(offers))
+	d.find(check, Well, "", "%s", terminal.Count(len(offers), "tool", "tools"))
 }
 
 // refusing are the tools that the config calls reads and their server does not.

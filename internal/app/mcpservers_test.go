@@ -72,12 +72,12 @@ func TestCheckMCPNamesTheCause(t *testing.T) {
 	}
 	for _, part := range []string{
 		"MCP server absent\n  mcp_servers.absent does not say which tools it has: there is no program no-such-server-here in PATH; start it",
-		"find    changes things   input    find, a read: every call will be refused", "  warning: 1 lines of its standard output are no JSON-RPC and were skipped",
+		"find    changes things   input    find, a read: every call will be refused", "  warning: 1 line of its standard output is no JSON-RPC and was skipped",
 		"dies does not say which tools it has: its program ended with exit code 7 before it answered initialize",
 		"  the last lines of its standard error:\n    | starting\n    | \\x1b[2Jno license \\u009b\\u202e\n",
 		"missing does not say which tools it has: it answers with status 404 Not Found",
 		"refused does not say which tools it has: the connection is refused: nobody listens there",
-		"wrong: it has no tool find_drop, which the lookup of drop calls",
+		"wrong: it has no tool find_drop, which the lookup of drop calls (", "config.yaml:11:95)",
 	} {
 		if !strings.Contains(out.String(), part) {
 			t.Errorf("it lacks %q", part)
@@ -127,7 +127,7 @@ func TestDoctorAsksMCPServers(t *testing.T) {
 	for check, health := range map[string]Health{"mcp chatty": Doubtful, "mcp works": Well} {
 		found := false
 		for _, f := range d.findings {
-			found = found || f.Check == check && f.Health == health && strings.HasPrefix(f.Found, "1 tools")
+			found = found || f.Check == check && f.Health == health && strings.HasPrefix(f.Found, "1 tool")
 		}
 		if !found {
 			t.Errorf("%s is not %s: %+v", check, health, d.findings)

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentrun/executor/internal/config"
+	"github.com/agentrun/executor/internal/terminal"
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/connector/mcptool"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -41,7 +42,7 @@ func (k *kinds) describeServers(ctx context.Context, w io.Writer, box *Toolbox) 
 		}
 		for _, lack := range lacking(box.File, server, offers) {
 			if err == nil {
-				fmt.Fprintf(w, "  wrong: %s\n", lack)
+				fmt.Fprintf(w, "  wrong: %s (%s)\n", lack.what, lack.at)
 				failed = true
 			}
 		}
@@ -69,22 +70,34 @@ func describeTrouble(w io.Writer, err error) {
 	}
 }
 
-// lacking are the tools that the config names and their server does not have.
-func lacking(file *config.File, server string, offers []*mcptool.Offer) (out []string) {
-	has := make(map[string]bool, len(offers))
+// lack is something that the config names and a server does not have.
+type lack struct {
+	what string
+	at   config.Place
+}
+
+// lacking are the tools that the config names and their server does not have, with the place of each.
+func lacking(file *config.File, server string, offers []*mcptool.Offer) (out []lack) {
+	var has []string
 	for _, o := range offers {
-		has[o.Name] = true
+		has = append(has, o.Name)
 	}
-	look := func(kind connector.KindSpec, who string) {
-		if m := kind.MCP; m != nil && m.Server == server && !has[m.Tool] {
-			out = append(out, fmt.Sprintf("it has no tool %s, which %s calls", m.Tool, who))
+	look := func(kind connector.KindSpec, who string, path ...any) {
+		m := kind.MCP
+		if m == nil || m.Server != server || slices.Contains(has, m.Tool) {
+			return
 		}
+		text := fmt.Sprintf("it has no tool %s, which %s calls", m.Tool, who)
+		if meant := config.Nearest(m.Tool, has); meant != "" {
+			text += ": did you mean " + shown(meant) + "?"
+		}
+		out = append(out, lack{text, file.Warn("", "tools", append(path, "mcp", "tool")...).Place})
 	}
 	for i := range file.Tools {
 		t := &file.Tools[i]
-		look(t.Kind, t.Name)
+		look(t.Kind, t.Name, t.Name)
 		if t.Verify != nil {
-			look(t.Verify.Kind, "the lookup of "+t.Name)
+			look(t.Verify.Kind, "the lookup of "+t.Name, t.Name, "verify")
 		}
 	}
 	return out
@@ -93,7 +106,8 @@ func lacking(file *config.File, server string, offers []*mcptool.Offer) (out []s
 // oddities is what is worth knowing of a server that works.
 func oddities(seen mcptool.Seen) (out []string) {
 	if seen.Strays > 0 {
-		out = append(out, fmt.Sprintf("%d lines of its standard output are no JSON-RPC and were skipped: nothing but messages belongs there", seen.Strays))
+		out = append(out, terminal.Count(seen.Strays, "line of its standard output is no JSON-RPC and was skipped", "lines of its standard output are no JSON-RPC and were skipped")+
+			": nothing but messages belongs there")
 	}
 	if seen.Discover != "" && !strings.HasPrefix(seen.Discover, "error ") && !strings.HasPrefix(seen.Discover, "status ") {
 		out = append(out, fmt.Sprintf("it does not know server/discover (%s): the start of every process asks it once, in vain", seen.Discover))

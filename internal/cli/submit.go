@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,11 +9,13 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/internal/terminal"
 	"github.com/agentrun/executor/pkg/client"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -54,7 +57,7 @@ func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
 	}
 	job, err := client.PrepareJSON(data)
 	if err != nil {
-		return app.ExitFailed, err
+		return app.ExitFailed, c.placed(data, err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, errTimedOut)
 	defer cancel()
@@ -199,6 +202,21 @@ func (c *submitCommand) read(env app.Env) ([]byte, error) {
 		return nil, fmt.Errorf("the job is larger than %d bytes", jobBytesMax)
 	}
 	return data, nil
+}
+
+// placed says of a job that is no JSON where in the file that begins.
+func (c *submitCommand) placed(data []byte, err error) error {
+	bad := new(strictjson.JSONError)
+	if !errors.As(strictjson.CheckJSON(data, strictjson.Bounds{}), &bad) {
+		return err
+	}
+	before := data[:min(bad.Offset, len(data))]
+	name := c.File
+	if name == "-" {
+		name = "<stdin>"
+	}
+	begin := bytes.LastIndexByte(before, '\n') + 1
+	return fmt.Errorf("%s:%d:%d: %w", name, bytes.Count(before, []byte("\n"))+1, utf8.RuneCount(before[begin:])+1, err)
 }
 
 // exitCode tells how a run or a step ended.

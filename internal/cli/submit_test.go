@@ -320,6 +320,7 @@ func TestSubmitRefuses(t *testing.T) {
 		{"no streams", empty.URL, valid, nil, "start an executor"},
 		{"no streams, waiting", empty.URL, valid, []string{"--wait"}, "start an executor"},
 		{"no JSON", empty.URL, `{"schema":`, nil, "JSON"},
+		{"a comma too many", empty.URL, "{\"schema\": \"agentrun.job/v1\",\n  \"workflow\": \"ä\", }\n", nil, "<stdin>:2:20: "},
 		{"nothing", empty.URL, ``, nil, "JSON"},
 		{"no job", empty.URL, `{}`, nil, "schema"},
 		{"bad tenant", empty.URL, strings.Replace(valid, "acme", "a.b", 1), nil, "a.b"},

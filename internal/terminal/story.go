@@ -207,6 +207,9 @@ func seen(e *run.HistoryView) string {
 		parts = append(parts, "sent "+e.SentAt.Time().Format(clock)+", no answer")
 	case e.Kind == run.EventDispatch && e.Code == "" && e.CommitState == "":
 		parts = append(parts, "no answer yet")
+	case e.Kind == run.EventDispatch && e.Code == envelope.CodeWorkerLost && e.StartedAt != 0:
+		// The line's time is when that was established: who knew when it left is gone.
+		parts = append(parts, "begun "+e.StartedAt.Time().Format(clock)+", no answer known")
 	}
 	if len(parts) == 0 {
 		return ""
@@ -321,7 +324,7 @@ func (p *Printer) letter(l *deadletter.Letter, now time.Time, width int) {
 		p.wrap("  ", "request: "+Clean(string(l.Request)), width)
 	}
 	if l.Replays > 0 {
-		p.wrap("  ", fmt.Sprintf("replayed %d times, at most %d", l.Replays, deadletter.MaxReplays), width)
+		p.wrap("  ", fmt.Sprintf("replayed %s, at most %d", Count(l.Replays, "time", "times"), deadletter.MaxReplays), width)
 	}
 	if l.Claim != nil && l.Claim.Until.Time().After(now) {
 		p.wrap("  ", "claimed by "+Clean(l.Claim.By)+" for "+Age(l.Claim.Until.Time().Sub(now)), width)

@@ -28,6 +28,7 @@ func TestTheStoryOfAttempts(t *testing.T) {
 			event(run.HistoryView{Code: envelope.CodeUpstreamTimeout, CommitState: envelope.NotCommitted, SentAt: at}),
 			event(run.HistoryView{Code: envelope.CodeUpstreamError, CommitState: envelope.NotCommitted, MCPCode: -32603}),
 			event(run.HistoryView{}),
+			event(run.HistoryView{Code: envelope.CodeWorkerLost, CommitState: envelope.Unknown, StartedAt: at.Add(-time.Minute)}),
 		},
 	}
 	var b bytes.Buffer
@@ -37,7 +38,7 @@ func TestTheStoryOfAttempts(t *testing.T) {
 	for _, want := range []string{
 		"w1 works on it; last sign of life 10s ago, 20s of its lease of 30s left",
 		"a: field /x, http_status 503", "b: does not start while a is wrong",
-		"(HTTP 503; sent 10:00:00.000, answered after 120ms)", "(sent 10:00:00.000, no answer)", "(MCP -32603)", "(no answer yet)",
+		"(HTTP 503; sent 10:00:00.000, answered after 120ms)", "(sent 10:00:00.000, no answer)", "(MCP -32603)", "(no answer yet)", "(begun 09:59:00.000, no answer known)",
 		`args {"n":1}`, `result "r"`, "too large to show: result",
 	} {
 		if !strings.Contains(b.String(), want) {

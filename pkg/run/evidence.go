@@ -158,8 +158,11 @@ func (r *Run) closeAttempt(d DispatchID, at Time, code envelope.Code, commit env
 	}
 }
 
-// see notes what was seen of an attempt.
+// see notes what was seen of an attempt. Who does not know when it left leaves what is known of that.
 func (e *Event) see(s envelope.Seen) {
+	if s.SentAt == 0 {
+		s.SentAt = e.SentAt
+	}
 	e.SentAt, e.AnsweredAt, e.HTTPStatus, e.MCPCode = s.SentAt, s.AnsweredAt, s.HTTPStatus, s.MCPCode
 }
 

@@ -221,7 +221,7 @@ func TestTheDoctorNamesAQueueThatNobodyPulls(t *testing.T) {
 	}
 	found := doctor(t, "", "--nats", n.as("executor"), "--inbox-prefix", inbox("executor"), "--config", config, "--data", t.TempDir())
 	f := found["queue defualt"]
-	if f.Health != app.Doubtful || !strings.Contains(f.Found, "1 jobs wait and no executor takes them") || !strings.Contains(f.Fix, "--queues defualt") {
+	if f.Health != app.Doubtful || !strings.Contains(f.Found, "1 job waits and no executor takes it") || !strings.Contains(f.Fix, "--queues defualt") {
 		t.Errorf("%+v", f)
 	}
 	if f, ok := found["queues"]; ok {
