@@ -122,6 +122,7 @@ type gate struct {
 	queue   *fair.Queue[chan struct{}]
 	timer   *time.Timer
 	breaker breaker
+	slows   bool          // what was told of it
 	probe   chan struct{} // of the call that was let in while the breaker was open: its end decides
 	shared  bool
 	lastIn  time.Time
@@ -152,9 +153,6 @@ func (g *gate) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ended = true
-	if g.breaker.open() {
-		g.told(false)
-	}
 	g.breaker = breaker{}
 	g.pump()
 }
@@ -208,11 +206,7 @@ func (g *gate) learn(ch chan struct{}, reply *envelope.Reply, attempt int, took 
 	if g.ended {
 		return
 	}
-	was := g.breaker.open()
 	g.breaker.learn(reply, attempt, ch == g.probe, time.Now())
-	if is := g.breaker.open(); is != was {
-		g.told(is)
-	}
 	g.pump()
 }
 
@@ -254,6 +248,21 @@ func (g *gate) pump() {
 			g.probe = ch
 		}
 		close(ch)
+	}
+	g.show()
+}
+
+// show tells whether the breaker slows anybody down; g.mu is held. Once its time has passed and nobody has come, nothing is
+// known of the tool any more, and the next call is not held up.
+func (g *gate) show() {
+	left := time.Until(g.breaker.until)
+	slows := g.breaker.open() && (left > 0 || g.breaker.probing || g.queue.Len() > 0)
+	if slows && left > 0 && g.queue.Len() == 0 {
+		g.wake(left)
+	}
+	if slows != g.slows {
+		g.slows = slows
+		g.told(slows)
 	}
 }
 

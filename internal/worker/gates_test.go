@@ -84,6 +84,35 @@ func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
 	})
 }
 
+// The metric of an idle tool does not wait for its next call.
+func TestABreakerThatHoldsNobodyUpIsNotShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, told := newGate(t, Limits{RetryDelay: time.Minute})
+		first := g.enter("acme")
+		g.learn(first, failed(envelope.CodeUpstreamRateLimited, 2*time.Second), 1, time.Second)
+		g.leave("acme", first)
+		time.Sleep(2*time.Second - time.Millisecond)
+		synctest.Wait()
+		if len(*told) != 1 || !(*told)[0] {
+			t.Fatalf("told %v while it is left alone", *told)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if len(*told) != 2 || (*told)[1] {
+			t.Fatalf("told %v after its time, and nobody has called it", *told)
+		}
+		probe := g.enter("acme")
+		second := g.enter("acme")
+		if !isClosed(probe) || isClosed(second) || len(*told) != 3 || !(*told)[2] {
+			t.Fatalf("told %v while one call probes and another waits", *told)
+		}
+		g.learn(probe, &envelope.Reply{OK: true}, 1, time.Second)
+		if g.leave("acme", probe); !isClosed(second) || len(*told) != 4 || (*told)[3] {
+			t.Fatalf("told %v after the probe", *told)
+		}
+	})
+}
+
 func TestOneLongRetryAfterHoldsTheOthersForABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _ := newGate(t, Limits{RetryDelay: time.Minute})
