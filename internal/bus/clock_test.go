@@ -9,6 +9,7 @@ import (
 )
 
 func TestClockBounds(t *testing.T) {
+	t.Parallel()
 	var local time.Duration
 	c := Clock{now: func() time.Duration { return local }}
 	if c.Known() || !c.Lower().IsZero() || c.Upper().IsZero() {
@@ -58,6 +59,7 @@ func TestClockBounds(t *testing.T) {
 
 // A message that comes shows the clock of the server that stored it, if it can be that clock.
 func TestClockHearsMessages(t *testing.T) {
+	t.Parallel()
 	var local time.Duration
 	c := Clock{now: func() time.Duration { return local }}
 	server := time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC)
@@ -85,6 +87,7 @@ func TestClockHearsMessages(t *testing.T) {
 }
 
 func TestParseReply(t *testing.T) {
+	t.Parallel()
 	for _, reply := range []string{
 		"$JS.ACK.AGENTRUN_JOBS.executor-q.2.7.5.1900000000000000123.4",
 		"$JS.ACK.hub.hash.AGENTRUN_JOBS.executor-q.2.7.5.1900000000000000123.4",
@@ -103,6 +106,7 @@ func TestParseReply(t *testing.T) {
 }
 
 func TestParseAck(t *testing.T) {
+	t.Parallel()
 	if seq, refused, ok := parseAck([]byte(`{"stream":"AGENTRUN_RUNS","seq":1234}`)); seq != 1234 || refused != nil || !ok {
 		t.Errorf("%d %v %v", seq, refused, ok)
 	}

@@ -37,6 +37,7 @@ func losing(n int64, stream string) (drop func(string, []byte) bool, lost chan s
 }
 
 func TestSaveWithLostAcknowledgements(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	proxy := bustest.StartProxy(t, server)
 	c := streamstest.SetUp(t, proxy.URL, streams.Config{})
@@ -72,6 +73,7 @@ func TestSaveWithLostAcknowledgements(t *testing.T) {
 }
 
 func TestSaveAgainstAHungServer(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	proxy := bustest.StartProxy(t, server)
 	c := streamstest.SetUp(t, proxy.URL, streams.Config{})
@@ -96,6 +98,7 @@ func TestSaveAgainstAHungServer(t *testing.T) {
 }
 
 func TestNothingIsUnsettledThatWasNeverSent(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{})
 	server.Stop()
@@ -112,6 +115,7 @@ func TestNothingIsUnsettledThatWasNeverSent(t *testing.T) {
 }
 
 func TestWritesSurviveARestartInTheMiddle(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	proxy := bustest.StartProxy(t, server)
 	c := streamstest.SetUp(t, proxy.URL, streams.Config{})
@@ -176,6 +180,7 @@ func TestWritesSurviveARestartInTheMiddle(t *testing.T) {
 }
 
 func TestStoreFullRefusesNewRunsAndFinishesOldOnes(t *testing.T) {
+	t.Parallel()
 	onBothWith(t, streams.Config{MaxRuns: 2, MaxLetters: 1, MaxJobs: 2, Queues: []string{"default"}}, func(t *testing.T, c *streams.Conn) {
 		ctx, h := streamstest.Deadline(t), port.Header{State: "s"}
 		var seqs [3]uint64
@@ -210,6 +215,7 @@ func TestStoreFullRefusesNewRunsAndFinishesOldOnes(t *testing.T) {
 }
 
 func TestTooLarge(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t, bustest.MaxPayload(64<<10))
 	c := streamstest.SetUp(t, server.URL, streams.Config{})
 	if c.MaxPayload() != 64<<10 {

@@ -6,6 +6,7 @@ import (
 )
 
 func TestAPI(t *testing.T) {
+	t.Parallel()
 	for _, x := range []struct {
 		api  API
 		want string // "": refused

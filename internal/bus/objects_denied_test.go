@@ -17,6 +17,7 @@ import (
 
 // A user who may not store objects learns it by the server's refusal, and not by waiting: no request of his is answered.
 func TestObjectsMayBeDenied(t *testing.T) {
+	t.Parallel()
 	s := bustest.Start(t, func(o *server.Options) {
 		o.Users = []*server.User{
 			{Username: "all", Password: "p"},
@@ -39,6 +40,7 @@ func TestObjectsMayBeDenied(t *testing.T) {
 
 // An object's parts fit the server's messages.
 func TestObjectsFitTheServersMessages(t *testing.T) {
+	t.Parallel()
 	c := streamstest.SetUp(t, bustest.Start(t, bustest.MaxPayload(64<<10)).URL, streams.Config{})
 	if err := c.PutObject(streamstest.Deadline(t), "t/r/s/d", make([]byte, 300<<10)); err != nil {
 		t.Fatal(err)

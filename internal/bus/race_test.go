@@ -16,6 +16,7 @@ import (
 )
 
 func TestOneOfManyWritersWins(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(t *testing.T, c *streams.Conn) {
 		ctx := streamstest.Deadline(t)
 		for round := range 10 {
@@ -44,6 +45,7 @@ func TestOneOfManyWritersWins(t *testing.T) {
 
 // Appenders of the same outcomes (a redelivery and the reconciler, say) leave each once and in order.
 func TestManyAppendersOfTheSameOutcomes(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(t *testing.T, c *streams.Conn) {
 		ctx := streamstest.Deadline(t)
 		const outcomes, appenders = 8, 6
@@ -80,6 +82,7 @@ func TestManyAppendersOfTheSameOutcomes(t *testing.T) {
 }
 
 func TestAppendWithLostAcknowledgements(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	proxy := bustest.StartProxy(t, server)
 	c := streamstest.SetUp(t, proxy.URL, streams.Config{})
@@ -100,6 +103,7 @@ func TestAppendWithLostAcknowledgements(t *testing.T) {
 }
 
 func TestWritesSurviveTheLossOfALeader(t *testing.T) {
+	t.Parallel()
 	cluster := bustest.StartCluster(t)
 	c := streamstest.SetUp(t, cluster.URL, streams.Config{Replicas: 3, Queues: []string{"default"}})
 	ctx := streamstest.Deadline(t)

@@ -81,6 +81,7 @@ const vague = "wants a client certificate, or refuses this one"
 
 // A process that waits for its server says why it cannot come to it.
 func TestWhyThereIsNoConnection(t *testing.T) {
+	t.Parallel()
 	pair, cert, key := certificate(t)
 	_, otherCert, otherKey := certificate(t)
 	pool := x509.NewCertPool()
@@ -143,6 +144,7 @@ func TestWhyThereIsNoConnection(t *testing.T) {
 
 // The reason goes when the connection comes.
 func TestTheReasonEndsWithTheConnection(t *testing.T) {
+	t.Parallel()
 	s := bustest.Start(t)
 	s.Stop()
 	conn, err := Connect(Options{URL: s.URL, Logger: slog.New(slog.DiscardHandler)})
@@ -158,6 +160,7 @@ func TestTheReasonEndsWithTheConnection(t *testing.T) {
 
 // Who may not subscribe to the inbox that it uses is told which flag names the right one.
 func TestAnInboxThatIsRefused(t *testing.T) {
+	t.Parallel()
 	s := bustest.Start(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
 			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX_executor.>"}},

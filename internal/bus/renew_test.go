@@ -36,6 +36,7 @@ func refusedFirst(t *testing.T, o Options, renew func()) {
 
 // The TLS files of the connection are read at every connect.
 func TestRenewedTLSFilesAreUsedAtTheNextConnect(t *testing.T) {
+	t.Parallel()
 	pair, cert, key := certificate(t)
 	_, oldCert, oldKey := certificate(t)
 	pool := x509.NewCertPool()
@@ -55,6 +56,7 @@ func TestRenewedTLSFilesAreUsedAtTheNextConnect(t *testing.T) {
 
 // So is the credentials file: a user's JWT is renewed long before the process ends.
 func TestRenewedCredentialsAreUsedAtTheNextConnect(t *testing.T) {
+	t.Parallel()
 	pair := func(make func() (nkeys.KeyPair, error)) (nkeys.KeyPair, string) {
 		k, err := make()
 		if err != nil {

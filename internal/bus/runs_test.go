@@ -35,6 +35,7 @@ func which(id run.ID, scope envelope.Scope, n int) *envelope.Outcome {
 }
 
 func TestSaveIsCompareAndSet(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(t *testing.T, c *streams.Conn) {
 		ctx := streamstest.Deadline(t)
 		if _, err := c.Load(ctx, streamstest.RunID(1)); !errors.Is(err, port.ErrNotFound) {
@@ -70,6 +71,7 @@ func TestSaveIsCompareAndSet(t *testing.T) {
 }
 
 func TestResultsAreNumbered(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(t *testing.T, c *streams.Conn) {
 		ctx, id := streamstest.Deadline(t), streamstest.RunID(1)
 		o := func(n int, first uint64, data string) port.Outgoing {

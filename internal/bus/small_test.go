@@ -18,6 +18,7 @@ import (
 )
 
 func TestHints(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	a, b := streamstest.Dial(t, server.URL), streamstest.Dial(t, server.URL)
 	if err := a.WaitConnected(streamstest.Deadline(t)); err != nil {
@@ -44,6 +45,7 @@ func TestHints(t *testing.T) {
 }
 
 func TestObjects(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{})
 	ctx := streamstest.Deadline(t)
@@ -60,6 +62,7 @@ func TestObjects(t *testing.T) {
 }
 
 func TestClockAndStatus(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{MaxRuns: 50, MaxLetters: 60, MaxJobs: 70})
 	if !c.Clock().Known() {
@@ -84,6 +87,7 @@ func TestClockAndStatus(t *testing.T) {
 }
 
 func TestInProcessConnection(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c, err := streams.Connect(streams.Options{Options: bus.Options{Name: "embedded", InProcess: server.Embedded(), Logger: slog.New(slog.DiscardHandler), InboxPrefix: "_INBOX_executor"}})
 	if err != nil {
@@ -99,6 +103,7 @@ func TestInProcessConnection(t *testing.T) {
 }
 
 func TestRecordWithTTLExpires(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{})
 	ctx := streamstest.Deadline(t)
@@ -116,6 +121,7 @@ func TestRecordWithTTLExpires(t *testing.T) {
 }
 
 func TestNamesThatAreNoIdentifiersReachNoSubject(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{})
 	ctx := streamstest.Deadline(t)

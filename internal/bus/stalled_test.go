@@ -20,6 +20,7 @@ import (
 // room again it stays like that until it is started anew. All that time Healthy names the stream and the remedy, also while
 // whoever writes gives up after each attempt and tries again.
 func TestFullDiskIsNotHealthy(t *testing.T) {
+	t.Parallel()
 	disk := bustest.SmallDisk(t)
 	server := bustest.Start(t, disk.On())
 	c, err := streams.Connect(streams.Options{Options: bus.Options{
@@ -84,6 +85,7 @@ func TestFullDiskIsNotHealthy(t *testing.T) {
 
 // A server that has no storage left for the account refuses, and says so.
 func TestNoStorageLeftIsNotHealthy(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t, bustest.MaxStore(64<<10))
 	c, err := streams.Connect(streams.Options{Options: bus.Options{URL: server.URL, Name: t.Name(), Logger: slog.New(slog.DiscardHandler), StalledAfter: 200 * time.Millisecond}})
 	if err != nil {

@@ -51,6 +51,7 @@ func consumersOf(t testing.TB, server *bustest.Server, stream string) int {
 }
 
 func TestWatchRunsSurvivesRestartsAndReportsReset(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{})
 	ctx, h := streamstest.Deadline(t), port.Header{State: "ready", Workflow: "w"}
@@ -110,6 +111,7 @@ func TestWatchRunsSurvivesRestartsAndReportsReset(t *testing.T) {
 }
 
 func TestScanFromASequence(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{})
 	var seqs []uint64
@@ -127,6 +129,7 @@ func TestScanFromASequence(t *testing.T) {
 }
 
 func TestWatchOutcomesAndLetters(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(t *testing.T, c *streams.Conn) {
 		ctx := streamstest.Deadline(t)
 		outcomes, letters := make(chan port.Outcome, 10), make(chan port.Letter, 10)
@@ -235,6 +238,7 @@ func TestWatchCatchesUpWithManyRecords(t *testing.T) {
 }
 
 func TestWatchNoticesLostMessages(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	proxy := bustest.StartProxy(t, server)
 	c, direct := streamstest.SetUp(t, proxy.URL, streams.Config{}), streamstest.Dial(t, server.URL)
@@ -268,6 +272,7 @@ func TestWatchNoticesLostMessages(t *testing.T) {
 }
 
 func TestWatchSurvivesAHungServer(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	proxy := bustest.StartProxy(t, server)
 	c, direct := streamstest.SetUp(t, proxy.URL, streams.Config{}), streamstest.Dial(t, server.URL)

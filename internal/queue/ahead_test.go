@@ -16,6 +16,7 @@ func takeAll(a *ahead, tenant string) (seqs []uint64) {
 }
 
 func TestHigherPriorityFirstAndTheLowestWithinABound(t *testing.T) {
+	t.Parallel()
 	a := newAhead()
 	a.add(1, "acme", "low", 0)
 	for i := range 100 {
@@ -32,6 +33,7 @@ func TestHigherPriorityFirstAndTheLowestWithinABound(t *testing.T) {
 }
 
 func TestSamePriorityInTheirOrder(t *testing.T) {
+	t.Parallel()
 	a := newAhead()
 	for i := range 50 {
 		a.add(uint64(1+i), "acme", fmt.Sprint("r", i), 5)
@@ -47,6 +49,7 @@ func TestSamePriorityInTheirOrder(t *testing.T) {
 // A run's jobs keep their order, whatever their priorities say: only its first is taken out of turn, also when that has been
 // taken before the next is seen.
 func TestJobsOfOneRunKeepTheirOrder(t *testing.T) {
+	t.Parallel()
 	a := newAhead()
 	a.add(1, "acme", "r", 2)
 	a.add(2, "acme", "r", 9)
@@ -69,6 +72,7 @@ func TestJobsOfOneRunKeepTheirOrder(t *testing.T) {
 }
 
 func TestWhatWasDeliveredIsForgotten(t *testing.T) {
+	t.Parallel()
 	a := newAhead()
 	for i := range 10 {
 		a.add(uint64(1+i), "acme", fmt.Sprint("r", i), 9-i)
@@ -91,6 +95,7 @@ func TestWhatWasDeliveredIsForgotten(t *testing.T) {
 // Whatever comes, is delivered and is taken in whatever order: each is taken at most once, none that was delivered, a
 // run's in order, and in the end nothing is kept.
 func TestAheadInAnyOrder(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		a := newAhead()

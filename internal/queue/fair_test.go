@@ -43,6 +43,7 @@ func (x *taken) of(tenant string) (out []port.Delivery) {
 
 // A job that was claimed when the process died is not claimed again: it comes in its order, as a first delivery does.
 func TestWhatWasClaimedAtADeathComesInItsOrder(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	path := filepath.Join(t.TempDir(), "claims")

@@ -27,6 +27,7 @@ func startPuller(t testing.TB, c *streams.Conn, deliver func(port.Delivery)) *qu
 }
 
 func TestPullerTakesNoMoreThanItHasSlotsFor(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	nc := server.Conn()
@@ -71,6 +72,7 @@ func TestPullerTakesNoMoreThanItHasSlotsFor(t *testing.T) {
 }
 
 func TestPullerDeliversSubjectsThatAreNoIdentifiers(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	nc := server.Conn()
@@ -103,6 +105,7 @@ func TestPullerDeliversSubjectsThatAreNoIdentifiers(t *testing.T) {
 }
 
 func TestPullerSurvivesRestartsAndDeletions(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	nc := server.Conn()
@@ -150,6 +153,7 @@ func TestPullerSurvivesRestartsAndDeletions(t *testing.T) {
 }
 
 func TestPullerDrainsAFullQueueOnce(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default", "other"}})
 	jobs := 20_000
@@ -206,6 +210,7 @@ func TestPullerDrainsAFullQueueOnce(t *testing.T) {
 }
 
 func TestFindJob(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	nc := server.Conn()
@@ -223,6 +228,7 @@ func TestFindJob(t *testing.T) {
 
 // A backlog of jobs does not keep a wake from the only slot, nor the other way round.
 func TestPullerDividesOneSlotAmongFullQueues(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	nc := server.Conn()
@@ -250,6 +256,7 @@ func TestPullerDividesOneSlotAmongFullQueues(t *testing.T) {
 }
 
 func TestPausedPullerStillTakesWakes(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	got := make(chan port.Delivery, 10)
@@ -278,6 +285,7 @@ func TestPausedPullerStillTakesWakes(t *testing.T) {
 }
 
 func TestReleasedDeliveryComesAgain(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	streamstest.PublishJob(t, server.Conn(), topology.JobSubject("default", streamstest.RunID(1)), "{}")
@@ -303,6 +311,7 @@ func TestReleasedDeliveryComesAgain(t *testing.T) {
 }
 
 func TestStopLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	got := make(chan port.Delivery, 10)

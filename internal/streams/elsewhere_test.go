@@ -13,6 +13,7 @@ import (
 
 // TestSetupSaysThatTheStreamsMayBeElsewhere: a domain that nobody has is waited for, in words that name the flag.
 func TestSetupSaysThatTheStreamsMayBeElsewhere(t *testing.T) {
+	t.Parallel()
 	s := bustest.Start(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -17,6 +17,7 @@ import (
 // A job on a subject that no queue has is refused by the stream, and one with a token too few or too many is taken in: an
 // executor gets it, and answers it with a letter.
 func TestNoJobIsTakenInThatNobodyGets(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	js, err := jetstream.New(server.Conn())
@@ -48,6 +49,7 @@ func TestNoJobIsTakenInThatNobodyGets(t *testing.T) {
 // A stream of an earlier version, which took such jobs in, stops nobody and stays as it is, since that version works beside
 // this one; when an operator has narrowed it, everybody works on it.
 func TestAnEarlierJobsStreamMayBeNarrowed(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	js, err := jetstream.New(server.Conn())
 	if err != nil {

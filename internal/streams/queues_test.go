@@ -34,6 +34,7 @@ func publishJobs(t *testing.T, js jetstream.JetStream, queue string, n int) {
 
 // Jobs are counted by queue, also those of queues that nobody has ever pulled, and so are those in an executor's hands.
 func TestDepthsOfTheQueues(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default", "slow"}})
 	js, err := jetstream.New(server.Conn())

@@ -32,6 +32,7 @@ func streamConfig(t testing.TB, server *bustest.Server, stream string) jetstream
 }
 
 func TestSetupMakesTheStreamsOfTheContract(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	cfg := streams.Config{
 		RunRetention: 48 * time.Hour, MaxRuns: 11, MaxJobs: 12, MaxLetters: 13,
@@ -81,6 +82,7 @@ func TestSetupMakesTheStreamsOfTheContract(t *testing.T) {
 }
 
 func TestSetupUpdatesSizesAndRefusesAnotherMeaning(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	streamstest.SetUp(t, server.URL, streams.Config{MaxRuns: 10, RunRetention: time.Hour, Queues: []string{"default"}})
 	streamstest.SetUp(t, server.URL, streams.Config{MaxRuns: 20, RunRetention: 2 * time.Hour, Queues: []string{"default"}, AckWait: time.Hour})
@@ -128,6 +130,7 @@ func TestSetupUpdatesSizesAndRefusesAnotherMeaning(t *testing.T) {
 }
 
 func TestSetupTakesOverAStreamMadeWithDefaults(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	js, err := jetstream.New(server.Conn())
 	if err != nil {
@@ -147,6 +150,7 @@ func TestSetupTakesOverAStreamMadeWithDefaults(t *testing.T) {
 }
 
 func TestSetupFailsWhereItCanNeverSucceed(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	err := streamstest.Dial(t, server.URL).Setup(streamstest.Deadline(t), streams.Config{Replicas: 3})
 	if err == nil || errors.Is(err, context.DeadlineExceeded) {
@@ -155,6 +159,7 @@ func TestSetupFailsWhereItCanNeverSucceed(t *testing.T) {
 }
 
 func TestConnectBeforeTheServerRuns(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	server.Stop()
 	c := streamstest.Dial(t, server.URL)
@@ -174,6 +179,7 @@ func TestConnectBeforeTheServerRuns(t *testing.T) {
 }
 
 func TestEveryStreamThatDisappearsIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	before := c.Status().Created
@@ -230,6 +236,7 @@ func TestEveryStreamThatDisappearsIsMadeAgain(t *testing.T) {
 
 // Whoever begins to follow the looks after a loss was found is told of it all the same.
 func TestALossIsToldToWhoComesLater(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{})
 	before := c.Status().Created
@@ -253,6 +260,7 @@ func TestALossIsToldToWhoComesLater(t *testing.T) {
 // A store that shows less than was seen has gone back: what is remembered from before the process counts, and what was
 // acknowledged to it. Nobody may believe the streams before it was told.
 func TestAStoreThatHasGoneBack(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{})
 	save := func(n int) (seq uint64) {
@@ -294,6 +302,7 @@ func TestAStoreThatHasGoneBack(t *testing.T) {
 
 // What is changed by hand so that records are forgotten, or nothing is delivered, is named with what mends it.
 func TestWhatIsChangedByHandIsNamed(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
 	js, err := jetstream.New(server.Conn())
@@ -341,6 +350,7 @@ func TestWhatIsChangedByHandIsNamed(t *testing.T) {
 
 // A stream that is made anew has none of the sequences of the lost one: what a process knew of the lost one is refused.
 func TestAStreamMadeAnewHasNewSequences(t *testing.T) {
+	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{})
 	h := port.Header{State: "ready"}
