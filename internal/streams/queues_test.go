@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -20,7 +21,7 @@ func publishJobs(t *testing.T, js jetstream.JetStream, queue string, n int) {
 	var last jetstream.PubAckFuture
 	for i := range n {
 		var err error
-		if last, err = js.PublishMsgAsync(&nats.Msg{Subject: fmt.Sprintf("agentrun.jobs.%s.acme.r%d", queue, i)}); err != nil {
+		if last, err = js.PublishMsgAsync(&nats.Msg{Subject: fmt.Sprintf("agentrun.jobs.%s.acme.r%d", queue, i)}, jetstream.WithStallWait(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 	}
