@@ -456,6 +456,28 @@ func (w *world) waiting(stream string) uint64 {
 	return s.CachedInfo().State.Msgs
 }
 
+// left says what lies in the queue, and what its consumers think of it.
+func (w *world) left() string {
+	ctx, cancel := w.deadline()
+	defer cancel()
+	s, err := w.js.Stream(ctx, topology.JobsStream)
+	if err != nil {
+		return err.Error()
+	}
+	state := s.CachedInfo().State
+	out := fmt.Sprintf("%d messages, %d to %d", state.Msgs, state.FirstSeq, state.LastSeq)
+	for seq := state.FirstSeq; seq <= min(state.LastSeq, state.FirstSeq+500); seq++ {
+		if m, err := s.GetMsg(ctx, seq); err == nil {
+			out += fmt.Sprintf("; %d: %s of %s", seq, m.Subject, m.Time.Format(time.StampMilli))
+		}
+	}
+	list := s.ListConsumers(ctx)
+	for c := range list.Info() {
+		out += fmt.Sprintf("; %s: %d pending, %d unacknowledged, delivered to %+v, acknowledged to %+v", c.Name, c.NumPending, c.NumAckPending, c.Delivered, c.AckFloor)
+	}
+	return out
+}
+
 // undelivered is how many messages a stream's consumers say are still to be delivered, or to be acknowledged.
 func (w *world) undelivered(stream string) uint64 {
 	w.t.Helper()
@@ -502,6 +524,11 @@ func (w *world) letters() []string {
 // idle waits until the queue has nothing left.
 func (w *world) idle() {
 	w.t.Helper()
+	defer func() {
+		if w.t.Failed() {
+			w.t.Logf("left: %s", w.left())
+		}
+	}()
 	bustest.Eventually(w.t, "the queue is empty", func() bool { return w.waiting(topology.JobsStream) == 0 })
 }
 

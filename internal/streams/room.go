@@ -48,7 +48,7 @@ func (c *Conn) Admit(ctx context.Context, stream string) (settled func(stored bo
 				c.mu.Lock()
 				defer c.mu.Unlock()
 				*kept--
-				if stored {
+				if stored && (limit <= 0 || *count < limit) { // a look meanwhile may have counted it
 					*count++ // exact again at the next look
 				}
 			}, nil
