@@ -89,6 +89,9 @@ func lock(path string, f *os.File, how int, deadline time.Time, o Options) error
 // file can only be a damaged one; of two processes that create at once one wins, and both then open the winner's file.
 func create(path string) error {
 	if _, err := os.Lstat(markerOf(path)); err == nil {
+		if _, err := os.Lstat(path); err == nil {
+			return nil // made by another process since this one looked
+		}
 		return damaged(path, "the file is missing, and "+markerOf(path)+" says that there was one")
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("journal: %w", err)

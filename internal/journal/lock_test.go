@@ -43,6 +43,27 @@ func TestInterruptedLock(t *testing.T) {
 	}
 }
 
+// The journal was made, and its marker, between this process's look at the file and its look at the marker.
+func TestMadeByAnotherMeanwhile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	j, err := Open(path, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := create(path); err != nil {
+		t.Error(err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := create(path); !errors.Is(err, ErrDamaged) {
+		t.Errorf("the file is gone, and its marker is there: %v", err)
+	}
+}
+
 // Of executors that start at once on one new directory exactly one gets the journal, and nothing is left behind.
 func TestOneOfManyOpenersWins(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data", "journal.db")
