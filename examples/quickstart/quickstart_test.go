@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/internal/demo"
 )
 
@@ -111,16 +111,7 @@ func endSession(session int) (killed int) {
 
 func port(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, p, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return strconv.Itoa(bustest.Port(t))
 }
 
 // The files are those of make demo, with an address of their own.

@@ -2,7 +2,6 @@ package app
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agentrun/executor/internal/bus/bustest"
 )
 
 // chatty is an MCP server in shell, with a banner before its first message and a tool find, which it says changes things.
@@ -37,12 +38,7 @@ func servers(t *testing.T) string {
 		}
 		return path
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	refused := "http://" + l.Addr().String()
-	_ = l.Close()
+	refused := fmt.Sprintf("http://127.0.0.1:%d", bustest.Port(t))
 	missing := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(missing.Close)
 	return configFile(t, fmt.Sprintf(`

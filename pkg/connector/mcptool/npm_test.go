@@ -8,11 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/bus/bustest"
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/connector/mcptool"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -95,19 +97,11 @@ func mcpTool(t *testing.T, kind *mcptool.Kind, server, name string, effect envel
 	})
 }
 
-// freeAddress is a port that nobody listened on a moment ago.
+// freeAddress is a port that is the test's.
 func freeAddress(t *testing.T) (addr, port string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err = net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l.Addr().String(), port
+	port = strconv.Itoa(bustest.Port(t))
+	return "127.0.0.1:" + port, port
 }
 
 // startNode runs a server until stop is called, and returns once it listens.
