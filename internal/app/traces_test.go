@@ -48,6 +48,7 @@ tools:
 // tracedStack has a provider that fails the first load, and hangs up on each payment although it makes it.
 func tracedStack(t *testing.T) (s *stack, seen func() []string) {
 	s = newStack(t)
+	s.args = []string{"--lease", "30s"} // a lease that is lost is another dispatch, and another span
 	s.config = filepath.Join(s.dir, "traces.yaml")
 	if err := os.WriteFile(s.config, []byte(strings.ReplaceAll(traceConfig, "PROVIDER", s.URL)), 0o600); err != nil {
 		t.Fatal(err)
@@ -176,7 +177,7 @@ func TestOneTraceWithoutAPublishers(t *testing.T) {
 	}
 	want := run.TraceID(run.ID{Tenant: "acme", Run: "own"}, "")
 	if len(executor.GetSpans()) != 3 || len(reconciler.GetSpans()) != 1 {
-		t.Errorf("%d spans of the executor and %d of the reconciler, wanted 3 and 1", len(executor.GetSpans()), len(reconciler.GetSpans()))
+		t.Errorf("%v of the executor and %v of the reconciler, wanted 3 and 1", executor.GetSpans(), reconciler.GetSpans())
 	}
 	for _, span := range append(executor.GetSpans(), reconciler.GetSpans()...) {
 		if span.SpanContext.TraceID().String() != want || span.Parent.IsValid() {

@@ -397,14 +397,14 @@ func (k *Keeper) begin(ctx context.Context, cause string) (State, error) {
 	}
 	if len(s.Missing()) > 0 {
 		// A copy may not know of everybody.
-		s.Awaits = k.add(append(s.Awaits, k.me()))
+		s.Awaits = k.add(append(s.Awaits, k.self()))
 	} else {
 		members, err := k.members(ctx)
 		if err != nil {
 			return State{}, err
 		}
 		if k.Journal != nil {
-			members = append(slices.DeleteFunc(members, func(m Member) bool { return m.Journal == k.Config.Member.Journal }), k.me())
+			members = append(slices.DeleteFunc(members, func(m Member) bool { return m.Journal == k.Config.Member.Journal }), k.self())
 		}
 		s = State{Schema: StateSchema, Generation: uuid.NewString(), Cause: cause, By: k.ID, At: k.Now(), Awaits: awaited(k.add(members)), Foreign: s.Foreign}
 		k.Log.Error("a new generation of the store begins", "generation", s.Generation, "cause", cause, "journals", len(s.Awaits))
@@ -412,6 +412,13 @@ func (k *Keeper) begin(ctx context.Context, cause string) (State, error) {
 	return s, k.save(ctx, &s, revision)
 }
 
+func (k *Keeper) self() Member {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.me()
+}
+
+// me is self; k.mu is held.
 func (k *Keeper) me() Member {
 	m := k.Config.Member
 	m.Schema = ""

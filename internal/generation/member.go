@@ -58,13 +58,15 @@ func (k *Keeper) replace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	me := &k.Config.Member
-	me.Replaces = nil
+	var replaced []string
 	for _, m := range members {
 		if k.replaces(m) {
-			me.Replaces = append(me.Replaces, m.Journal)
+			replaced = append(replaced, m.Journal)
 		}
 	}
+	k.mu.Lock()
+	k.Config.Member.Replaces = replaced
+	k.mu.Unlock()
 	return nil
 }
 
@@ -80,7 +82,7 @@ func (k *Keeper) register(ctx context.Context, revision uint64) error {
 		return nil
 	}
 	for {
-		m := k.me()
+		m := k.self()
 		m.Schema = MemberSchema
 		data, err := strictjson.Marshal(m)
 		if err != nil {
