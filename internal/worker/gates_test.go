@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,11 +17,29 @@ func failed(code envelope.Code, retryAfter time.Duration) *envelope.Reply {
 
 func alike(string) fair.Limit { return fair.Limit{} }
 
-func newGate(t *testing.T, l Limits) (*gate, *[]bool) {
+// telling is what a breaker has told; it tells from the goroutines of timers, too.
+type telling struct {
+	mu  sync.Mutex
+	was []bool
+}
+
+func (t *telling) tell(_ string, open bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.was = append(t.was, open)
+}
+
+func (t *telling) all() []bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.was)
+}
+
+func newGate(t *testing.T, l Limits) (*gate, *telling) {
 	t.Helper()
-	var told []bool
-	g := newGates(func(string) (Limits, bool) { return l, true }, alike, func(_ string, open bool) { told = append(told, open) })
-	return g.of("tool"), &told
+	told := &telling{}
+	g := newGates(func(string) (Limits, bool) { return l, true }, alike, told.tell)
+	return g.of("tool"), told
 }
 
 func TestGateLetsInInOrderAndNeverTooMany(t *testing.T) {
@@ -78,8 +98,8 @@ func TestRateLimitSlowsTheToolForEveryone(t *testing.T) {
 			t.Fatal("the tool answers again, and the next one still waits")
 		}
 		g.leave("acme", b)
-		if len(*told) != 2 || !(*told)[0] || (*told)[1] {
-			t.Fatalf("told %v, wanted open and closed", *told)
+		if len(told.all()) != 2 || !told.all()[0] || told.all()[1] {
+			t.Fatalf("told %v, wanted open and closed", told.all())
 		}
 	})
 }
@@ -93,22 +113,22 @@ func TestABreakerThatHoldsNobodyUpIsNotShown(t *testing.T) {
 		g.leave("acme", first)
 		time.Sleep(2*time.Second - time.Millisecond)
 		synctest.Wait()
-		if len(*told) != 1 || !(*told)[0] {
-			t.Fatalf("told %v while it is left alone", *told)
+		if len(told.all()) != 1 || !told.all()[0] {
+			t.Fatalf("told %v while it is left alone", told.all())
 		}
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		if len(*told) != 2 || (*told)[1] {
-			t.Fatalf("told %v after its time, and nobody has called it", *told)
+		if len(told.all()) != 2 || told.all()[1] {
+			t.Fatalf("told %v after its time, and nobody has called it", told.all())
 		}
 		probe := g.enter("acme")
 		second := g.enter("acme")
-		if !isClosed(probe) || isClosed(second) || len(*told) != 3 || !(*told)[2] {
-			t.Fatalf("told %v while one call probes and another waits", *told)
+		if !isClosed(probe) || isClosed(second) || len(told.all()) != 3 || !told.all()[2] {
+			t.Fatalf("told %v while one call probes and another waits", told.all())
 		}
 		g.learn(probe, &envelope.Reply{OK: true}, 1, time.Second)
-		if g.leave("acme", probe); !isClosed(second) || len(*told) != 4 || (*told)[3] {
-			t.Fatalf("told %v after the probe", *told)
+		if g.leave("acme", probe); !isClosed(second) || len(told.all()) != 4 || told.all()[3] {
+			t.Fatalf("told %v after the probe", told.all())
 		}
 	})
 }
@@ -190,8 +210,8 @@ func TestFailedRetriesDoNotOpenTheBreaker(t *testing.T) {
 			g.learn(ch, failed(envelope.CodeUpstreamUnavailable, 0), attempt+2, 0)
 			g.leave("acme", ch)
 		}
-		if waited := time.Since(began); waited != 0 || len(*opened) != 0 {
-			t.Errorf("they waited %s, the breaker changed %v", waited, *opened)
+		if waited := time.Since(began); waited != 0 || len(opened.all()) != 0 {
+			t.Errorf("they waited %s, the breaker changed %v", waited, opened.all())
 		}
 	})
 }
@@ -273,8 +293,8 @@ func TestAStragglerDoesNotCloseTheBreaker(t *testing.T) {
 				}
 				g.learn(probe, end, 1, 0)
 				g.leave("acme", probe)
-				if !isClosed(next) || len(*told) != 2 {
-					t.Fatalf("the probe says that the tool answers; told %v", *told)
+				if !isClosed(next) || len(told.all()) != 2 {
+					t.Fatalf("the probe says that the tool answers; told %v", told.all())
 				}
 			})
 		})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,7 +77,10 @@ func TestServerThatCompresses(t *testing.T) {
 		if got := tool.Caller.Call(t.Context(), call(`{}`)); got.Row.Code != envelope.CodeUpstreamUnavailable || got.Row.CommitState != envelope.NotCommitted {
 			t.Errorf("events %v, a lost session: %+v", events, got)
 		}
-		for _, a := range asked {
+		p.mu.Lock()
+		encodings := slices.Clone(asked)
+		p.mu.Unlock()
+		for _, a := range encodings {
 			if a != "identity" {
 				t.Errorf("a request asks for %q", a)
 			}
