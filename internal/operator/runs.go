@@ -26,7 +26,7 @@ func (o *Operator) getRun(ctx context.Context, tenant string, q *RunRequest) (an
 	}
 	now := o.Records.Now()
 	v := h.Run.View(now)
-	v.Leased(h.Run.Lease, envelope.TimeOf(h.At), now)
+	v.Lease = h.Run.Held(envelope.TimeOf(h.At), now)
 	return RunReply{OK: true, Run: v}, nil
 }
 

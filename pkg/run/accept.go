@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"unicode/utf8"
 
@@ -41,16 +42,16 @@ func Create(id ID, m Message, d Defaults, now Time) *Run {
 	}
 	limits := budget.Fill(j.Budget, d.Budget)
 	if name := budget.Exceeds(limits, d.MaxBudget); name != "" {
-		return createInvalid(id, j, m, d, jobError("/budget/"+name, "is above what the config allows"), now)
+		return createInvalid(id, j, m, d, &JobError{Field: "/budget/" + name, Problem: "is above what the config allows"}, now)
 	}
 	if field := missing(j, d); field != "" {
-		return createInvalid(id, j, m, d, jobError(field, "is required: the config has no default"), now)
+		return createInvalid(id, j, m, d, &JobError{Field: field, Problem: "is required: the config has no default"}, now)
 	}
 	if j.silent() {
-		return createInvalid(id, j, m, d, jobError("/steps", noSteps), now)
+		return createInvalid(id, j, m, d, &JobError{Field: "/steps", Problem: noSteps}, now)
 	}
 	if len(j.Waive) > 0 {
-		return createInvalid(id, j, m, d, jobError("/waive/0", "names no step that can be waived"), now)
+		return createInvalid(id, j, m, d, &JobError{Field: "/waive/0", Problem: "names no step that can be waived"}, now)
 	}
 	r := blank(id, j, m, d, now)
 	r.Budget, r.More = limits, j.More
@@ -64,7 +65,7 @@ func Create(id ID, m Message, d Defaults, now Time) *Run {
 	}
 	r.append(j, nil, now)
 	if r.tooLarge() {
-		return createInvalid(id, j, m, d, jobError("", "would make a run record above %d bytes", r.recordMax()), now)
+		return createInvalid(id, j, m, d, &JobError{Problem: fmt.Sprintf("would make a run record above %d bytes", r.recordMax())}, now)
 	}
 	r.size = stepBytes + r.stepsSize()
 	r.charge(j, now)
@@ -266,7 +267,7 @@ func (r *Run) take(j *Job, m Message, d Defaults, now Time) bool {
 		return false
 	}
 	if j.silent() && !r.More && !r.closedBySilence() {
-		r.refuse("", "", envelope.CodeJobInvalid, invalidDetails(jobError("/steps", noSteps)), now)
+		r.refuse("", "", envelope.CodeJobInvalid, invalidDetails(&JobError{Field: "/steps", Problem: noSteps}), now)
 		return false
 	}
 	adds := r.added(j)
@@ -310,12 +311,12 @@ func (r *Run) checkWaive(j *Job) *JobError {
 			continue // a repeat
 		}
 		if s != nil && slices.ContainsFunc(j.Steps, func(js JobStep) bool { return js.Step == w && digest(js.Tool, js.Args) != s.Digest }) {
-			return jobError("/waive/"+itoa(i), "names a step that the same job amends")
+			return &JobError{Field: "/waive/" + itoa(i), Problem: "names a step that the same job amends"}
 		}
 		fatal := s != nil && s.State == Failed && s.Fail.Row.CommitState == envelope.NotCommitted
 		stopped := s != nil && s.waits() && s.Attempt == 0 && s.StoppedBy != ""
 		if !fatal && !stopped || r.contradicted(s) {
-			return jobError("/waive/"+itoa(i), "names no step that can be waived")
+			return &JobError{Field: "/waive/" + itoa(i), Problem: "names no step that can be waived"}
 		}
 	}
 	return nil

@@ -67,8 +67,3 @@ type Fact struct {
 	Effect  *EffectFact // nil: sent or not, and nothing came back
 	Settled bool
 }
-
-// ID names a run: both parts are identifiers of contract §1.
-type ID struct{ Tenant, Run string }
-
-func (id ID) String() string { return id.Tenant + "/" + id.Run }

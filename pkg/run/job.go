@@ -19,14 +19,13 @@ const JobSchema = "agentrun.job/v1"
 
 // Sizes of contract §12.
 const (
-	MaxJobBytes    = 256 << 10
-	MaxJobSteps    = 256
-	MaxArgsDepth   = 64
-	MaxArgsBytes   = 256 << 10
-	MaxRecordBytes = 768 << 10
-	maxIntent      = 1 << 10
-	maxActor       = 256
-	maxJobDepth    = MaxArgsDepth + 8 // args lie three levels down
+	MaxJobBytes   = 256 << 10
+	MaxJobSteps   = 256
+	MaxArgsDepth  = 64
+	MaxArgsBytes  = 256 << 10
+	maxIntent     = 1 << 10
+	MaxActorBytes = 256
+	maxJobDepth   = MaxArgsDepth + 8 // args lie three levels down
 )
 
 // Job appends steps to a run (contract §3).
@@ -77,7 +76,7 @@ func named(s string, limit int, marks string) bool {
 
 // ValidActor reports whether s is an actor of contract §1.
 func ValidActor(s string) bool {
-	if len(s) > maxActor || !utf8.ValidString(s) {
+	if len(s) > MaxActorBytes || !utf8.ValidString(s) {
 		return false
 	}
 	for _, c := range s {
@@ -302,7 +301,7 @@ func (j *Job) steps(v json.RawMessage) *JobError {
 				s.Args = strictjson.Compact(v)
 			}
 			if bad != nil {
-				bad.Field = "/steps/" + itoa(i) + bad.Field
+				bad.Field = "/steps/" + strconv.Itoa(i) + bad.Field
 			}
 			return bad == nil
 		})
@@ -310,7 +309,7 @@ func (j *Job) steps(v json.RawMessage) *JobError {
 			return bad
 		}
 		if !ok {
-			return jobError("/steps/"+itoa(i), "is not an object")
+			return jobError("/steps/"+strconv.Itoa(i), "is not an object")
 		}
 	}
 	return nil
@@ -327,7 +326,7 @@ func (j *Job) check(id ID) *JobError {
 	case j.Owner != "" && !ValidID(j.Owner):
 		return jobError("/owner", "is not an identifier")
 	case !ValidActor(j.Actor):
-		return jobError("/actor", "must be at most %d bytes without control characters", maxActor)
+		return jobError("/actor", "must be at most %d bytes without control characters", MaxActorBytes)
 	case len(j.Workflow) > 128 || !ValidActor(j.Workflow):
 		return jobError("/workflow", "must be at most 128 bytes without control characters")
 	case len(j.Intent) > maxIntent:
@@ -338,7 +337,7 @@ func (j *Job) check(id ID) *JobError {
 	seen := make(map[string]bool, len(j.Steps))
 	for i := range j.Steps {
 		s := &j.Steps[i]
-		at := func(f string) string { return "/steps/" + itoa(i) + "/" + f }
+		at := func(f string) string { return "/steps/" + strconv.Itoa(i) + "/" + f }
 		if len(s.Args) == 0 || string(s.Args) == "null" {
 			s.Args = json.RawMessage("{}")
 		}
@@ -359,7 +358,7 @@ func (j *Job) check(id ID) *JobError {
 	waived := make(map[string]bool, len(j.Waive))
 	for i, w := range j.Waive {
 		if waived[w] {
-			return jobError("/waive/"+itoa(i), "is named twice")
+			return jobError("/waive/"+strconv.Itoa(i), "is named twice")
 		}
 		waived[w] = true
 	}

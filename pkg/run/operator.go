@@ -20,15 +20,6 @@ type Refusal struct {
 
 func (e *Refusal) Error() string { return e.Code + ": " + e.Message }
 
-// Codes of refusal.
-const (
-	BadRequest = "BAD_REQUEST"
-	NotAllowed = "NOT_ALLOWED"
-	NotFound   = "NOT_FOUND"
-	Conflict   = "CONFLICT"
-	Claimed    = "CLAIMED"
-)
-
 func refusal(code, format string, args ...any) *Refusal {
 	return &Refusal{code, fmt.Sprintf(format, args...)}
 }
@@ -50,8 +41,8 @@ func (r *Run) admit(kind string, c Call) (first *Answer, err *Refusal) {
 	if c.Reason == "" {
 		return nil, refusal(BadRequest, "reason is missing")
 	}
-	if len(c.By) > maxActor || len(c.Reason) > maxReason {
-		return nil, refusal(BadRequest, "by and reason must be at most %d and %d bytes", maxActor, maxReason)
+	if len(c.By) > MaxActorBytes || len(c.Reason) > maxReason {
+		return nil, refusal(BadRequest, "by and reason must be at most %d and %d bytes", MaxActorBytes, maxReason)
 	}
 	if r.Letter == nil {
 		return nil, refusal(NotFound, "run %s has no dead letter", r.RunID)

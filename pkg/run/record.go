@@ -14,25 +14,11 @@ import (
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
-// Time is shorthand for the wire's time.
-type Time = envelope.Time
-
 // RecordSchema is the schema name of a run record.
 const RecordSchema = "agentrun.record/v1"
 
-// State is what a step is doing.
-type State string
-
-const (
-	Ready     State = "ready"
-	Executing State = "executing"
-	Waiting   State = "waiting"
-	InDoubt   State = "unknown"
-	Done      State = "ok"
-	Failed    State = "fatal"
-	Held      State = "needs_human"
-	Stopped   State = "cancelled"
-)
+// MaxRecordBytes is how large an encoded record may be (contract §12).
+const MaxRecordBytes = 768 << 10
 
 // Run is the run record: the truth the fleet shares about one run. Every change is one compare-and-set of the whole
 // record. The JSON form is for us and for reading; nobody but executor and reconciler writes it.

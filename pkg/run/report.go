@@ -21,8 +21,8 @@ func (r *Run) Report(step string, attempt int, by string, res Resolution, tools 
 		return Dropped, refusal(BadRequest, "step %s is no write that was started", step)
 	case attempt < 0 || attempt > s.Attempt:
 		return Dropped, refusal(BadRequest, "step %s has had %d attempts", step, s.Attempt)
-	case len(by) > maxActor || len(res.EvidenceRef) > maxEvidence:
-		return Dropped, refusal(BadRequest, "by and evidence_ref must be at most %d and %d bytes", maxActor, maxEvidence)
+	case len(by) > MaxActorBytes || len(res.EvidenceRef) > maxEvidence:
+		return Dropped, refusal(BadRequest, "by and evidence_ref must be at most %d and %d bytes", MaxActorBytes, maxEvidence)
 	}
 	if err := r.checkResult(s, res, tools, false); err != nil {
 		return Dropped, err

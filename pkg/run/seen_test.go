@@ -98,14 +98,11 @@ func TestALateReplyIsSeen(t *testing.T) {
 func TestTheViewOfALease(t *testing.T) {
 	d := create(t, job("", step("a", "write", "{}")))
 	d.begin("a")
-	v := d.r.View(d.now)
-	v.Leased(d.r.Lease, d.now, d.now.Add(10*time.Second))
-	if l := v.Lease; l.Worker != "w1" || l.Holder != "h1" || l.Seconds != 30 || l.Left != 20 || l.SignAt != d.now {
+	if l := d.r.Held(d.now, d.now.Add(10*time.Second)); l.Worker != "w1" || l.Holder != "h1" || l.Seconds != 30 || l.Left != 20 || l.SignAt != d.now {
 		t.Errorf("%+v", l)
 	}
-	v.Leased(d.r.Lease, d.now, d.now.Add(time.Minute))
-	if v.Lease.Left != 0 {
-		t.Errorf("%v seconds are left of a lease that is over", v.Lease.Left)
+	if l := d.r.Held(d.now, d.now.Add(time.Minute)); l.Left != 0 {
+		t.Errorf("%v seconds are left of a lease that is over", l.Left)
 	}
 }
 

@@ -62,9 +62,6 @@ type Verify struct {
 	Timeout     time.Duration
 }
 
-// hasWindow: a lookup of the tool can prove absence.
-func (t *Tool) hasWindow() bool { return t != nil && t.Verify != nil && t.Verify.HasWindow }
-
 // Tools finds a tool by name. It must give the same answer for the length of one event.
 type Tools interface {
 	Tool(name string) (*Tool, bool)

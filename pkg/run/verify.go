@@ -95,18 +95,18 @@ func (r *Run) Looked(d DispatchID, l envelope.Lookup, proves bool, tools Tools, 
 		e.Code, e.CommitState = envelope.CodeOutcomeDisputed, envelope.Unknown
 		r.note(e)
 		r.fail(s, *failure(envelope.CodeOutcomeDisputed, nil), src.At)
-	case l.Answer == envelope.Absent && proves && tool.hasWindow():
+	case l.Answer == envelope.Absent && proves && hasWindow(tool):
 		e.Code, e.CommitState = envelope.CodeVerifiedAbsent, envelope.NotCommitted
 		r.note(e)
 		r.absent(s, tool, src)
-	case l.Answer == envelope.Failed && (proves && tool.hasWindow() || r.onlyOne(s)):
+	case l.Answer == envelope.Failed && (proves && hasWindow(tool) || r.onlyOne(s)):
 		// Where the far side may have got an earlier dispatch of the operation too, it may be telling of that one until the
 		// window is over.
 		row := endedRow(l.Row)
 		e.Code, e.CommitState = row.Code, envelope.NotCommitted
 		r.note(e)
 		r.gaveUp(s, row, src.At)
-	case (l.Answer == envelope.Absent || l.Answer == envelope.Failed) && tool.hasWindow():
+	case (l.Answer == envelope.Absent || l.Answer == envelope.Failed) && hasWindow(tool):
 		// Sent inside the window: absence proves nothing and does not count. One that is answered after the window has
 		// been recorded as over changes nothing: the next one is due already.
 		if s.Doubt.WindowOver {
@@ -284,3 +284,6 @@ func (r *Run) Escalate(tools Tools, src Source) Verdict {
 	}
 	return v
 }
+
+// hasWindow: a lookup of the tool can prove absence.
+func hasWindow(t *Tool) bool { return t != nil && t.Verify != nil && t.Verify.HasWindow }
