@@ -47,7 +47,7 @@ func Create(id ID, m Message, d Defaults, now Time) *Run {
 	if field := missing(j, d); field != "" {
 		return createInvalid(id, j, m, d, &JobError{Field: field, Problem: "is required: the config has no default"}, now)
 	}
-	if j.silent() {
+	if idle(j) {
 		return createInvalid(id, j, m, d, &JobError{Field: "/steps", Problem: noSteps}, now)
 	}
 	if len(j.Waive) > 0 {
@@ -168,14 +168,14 @@ func salvage(data []byte) *Job {
 	return j
 }
 
-// silent: the job names no step, waives none and does not keep its run open. All that it can do is to close an open run; in
+// idle: the job names no step, waives none and does not keep its run open. All that it can do is to close an open run; in
 // any other place it is most likely a job whose steps were misspelt, and must not end ok with nothing done.
-func (j *Job) silent() bool { return len(j.Steps) == 0 && len(j.Waive) == 0 && !j.More }
+func idle(j *Job) bool { return len(j.Steps) == 0 && len(j.Waive) == 0 && !j.More }
 
 const noSteps = "is empty: a job without steps keeps a run open (more) or closes one that is open"
 
-// closedBySilence: a silent job has closed the run, so that another is taken for its repeat.
-func (r *Run) closedBySilence() bool {
+// closedByIdle: an idle job has closed the run, so that another is taken for its repeat.
+func (r *Run) closedByIdle() bool {
 	return slices.ContainsFunc(r.Jobs, func(seen JobRef) bool { return seen.Closer })
 }
 
@@ -209,7 +209,7 @@ func (r *Run) Append(m Message, d Defaults, now Time) Accepted {
 	if !accepted && refused == 0 {
 		return Accepted{}
 	}
-	r.Jobs = append(r.Jobs, JobRef{Seq: m.Seq, At: m.Time, Closer: accepted && j.silent()})
+	r.Jobs = append(r.Jobs, JobRef{Seq: m.Seq, At: m.Time, Closer: accepted && idle(j)})
 	if len(r.Jobs) > maxJobRefs {
 		r.Jobs = r.Jobs[len(r.Jobs)-maxJobRefs:]
 	}
@@ -254,7 +254,7 @@ func (r *Run) refuseClosed(j *Job, now Time) {
 			refused = true
 		}
 	}
-	unheard := len(j.Steps) == 0 && j.More != r.More || j.silent() && !r.closedBySilence()
+	unheard := len(j.Steps) == 0 && j.More != r.More || idle(j) && !r.closedByIdle()
 	if !refused && (unaccepted || len(j.Waive) > 0 || unheard) {
 		r.refuse("", "", envelope.CodeRunClosed, details, now)
 	}
@@ -266,7 +266,7 @@ func (r *Run) take(j *Job, m Message, d Defaults, now Time) bool {
 		r.refuse("", "", envelope.CodeJobInvalid, invalidDetails(bad), now)
 		return false
 	}
-	if j.silent() && !r.More && !r.closedBySilence() {
+	if idle(j) && !r.More && !r.closedByIdle() {
 		r.refuse("", "", envelope.CodeJobInvalid, invalidDetails(&JobError{Field: "/steps", Problem: noSteps}), now)
 		return false
 	}
