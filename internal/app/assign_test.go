@@ -10,9 +10,9 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // alerts are the subjects of the alerts that are in the stream.
@@ -138,6 +138,6 @@ func TestAssignThatWasCutOff(t *testing.T) {
 	})
 }
 
-func call(by string) run.Call {
-	return run.Call{By: by, Reason: "a test", At: envelope.TimeOf(time.Now())}
+func call(by string) engine.Call {
+	return engine.Call{By: by, Reason: "a test", At: envelope.TimeOf(time.Now())}
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/agentrun/executor/internal/audit"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/internal/operator"
 	"github.com/agentrun/executor/internal/reconcile"
@@ -110,14 +111,14 @@ func (a *auditor) sweepRuns(ctx context.Context, limit *rate.Limiter) {
 }
 
 func (a *auditor) look(id run.ID, seq uint64, data []byte) {
-	r, err := run.Decode(data)
+	r, err := engine.Decode(data)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.from = seq + 1
 	delete(a.flags, id)
 	delete(a.waiting, id)
 	delete(a.broken, id)
-	if errors.Is(err, run.ErrBroken) {
+	if errors.Is(err, engine.ErrBroken) {
 		a.broken[id] = true
 		a.log.Error("a stored record breaks a rule; it is left alone until somebody settles it", "tenant", id.Tenant, "run_id", id.Run, "revision", seq, "error", err)
 	}

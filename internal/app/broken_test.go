@@ -9,6 +9,7 @@ import (
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/audit"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -59,7 +60,7 @@ func TestABrokenRecordIsLeftAlone(t *testing.T) {
 	bustest.Eventually(t, "the metric says that one record is broken", func() bool {
 		return strings.Contains(s.metrics(r), "\nagentrun_audit_broken_records 1\n")
 	})
-	if _, found := audit.Record(h, data, envelope.TimeOf(time.Now())); len(found) != 1 || found[0].Rule != run.RuleOneLease {
+	if _, found := audit.Record(h, data, envelope.TimeOf(time.Now())); len(found) != 1 || found[0].Rule != engine.RuleOneLease {
 		t.Errorf("the audit finds %v", found)
 	}
 	s.refused("NOT_ALLOWED", "runs.discard", "acme", M{"run_id": "good", "by": "alice", "reason": "x"})
@@ -83,7 +84,7 @@ func TestABrokenRecordIsLeftAlone(t *testing.T) {
 	view := s.op("runs.get", "acme", M{"run_id": "bad"}).Run
 	last := view.History[len(view.History)-1]
 	for _, n := range view.History {
-		if n.Kind == run.EventDiscard {
+		if n.Kind == engine.EventDiscard {
 			last = n
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -17,7 +18,7 @@ func (t *live) Tool(name string) (*run.Tool, bool) { return t.box().Registry.Too
 
 func (t *live) get(name string) (*connector.Tool, bool) { return t.box().Registry.Get(name) }
 
-func (t *live) Call(ctx context.Context, d *run.Dispatch, info worker.CallInfo) envelope.Reply {
+func (t *live) Call(ctx context.Context, d *engine.Dispatch, info worker.CallInfo) envelope.Reply {
 	tool, ok := t.get(d.Tool)
 	if !ok {
 		// A reload has taken the tool away since the step began: nothing was sent.
@@ -33,7 +34,7 @@ func (t *live) Call(ctx context.Context, d *run.Dispatch, info worker.CallInfo) 
 	return tool.Caller.Call(ctx, c)
 }
 
-func (t *live) Lookup(ctx context.Context, id run.ID, l *run.Lookup, trace string) (envelope.Lookup, bool) {
+func (t *live) Lookup(ctx context.Context, id run.ID, l *engine.Lookup, trace string) (envelope.Lookup, bool) {
 	tool, ok := t.get(l.Tool)
 	if !ok || tool.Looker == nil {
 		return envelope.Lookup{}, false

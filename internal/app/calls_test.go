@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/agentrun/executor/internal/config"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/trace"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/connector"
@@ -32,7 +33,7 @@ func TestNoTracesCostNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	tools := newLive(&Toolbox{File: &config.File{}, Registry: registry})
-	d := &run.Dispatch{Tool: "t", Step: "a", Ref: "acme/r/a", Effect: envelope.Write, Attempt: 1}
+	d := &engine.Dispatch{Tool: "t", Step: "a", Ref: "acme/r/a", Effect: envelope.Write, Attempt: 1}
 	info := worker.CallInfo{ID: run.ID{Tenant: "acme", Run: "r"}, Trace: "as it came"}
 	call := func() { tools.Call(context.Background(), d, info) }
 	if n := testing.AllocsPerRun(100, call); n > 1 {
@@ -44,7 +45,7 @@ func TestNoTracesCostNothing(t *testing.T) {
 	spans := tracetest.NewInMemoryExporter()
 	tools.tracer = trace.New(nil, sdk.NewSimpleSpanProcessor(spans))
 	call()
-	if got := spans.GetSpans(); len(got) != 1 || tool.traceparent != "00-"+run.TraceID(info.ID, "")+"-"+got[0].SpanContext.SpanID().String()+"-01" {
+	if got := spans.GetSpans(); len(got) != 1 || tool.traceparent != "00-"+engine.TraceID(info.ID, "")+"-"+got[0].SpanContext.SpanID().String()+"-01" {
 		t.Errorf("with traces: %d spans, the tool was given %q", len(got), tool.traceparent)
 	}
 }

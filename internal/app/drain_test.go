@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/budget"
@@ -28,7 +29,7 @@ func (toolless) Tool(name string) (*run.Tool, bool) {
 func plant(t *testing.T, rs *record.Records, tenant string, n int) {
 	t.Helper()
 	limits := budget.Limits{MaxTurns: 10, MaxToolCalls: 10, MaxAttemptsPerStep: 3, MaxElapsedMillis: 3600e3}
-	d := run.Defaults{Owner: "platform", Workflow: "testing", Actor: "agent:test", Budget: limits}
+	d := engine.Defaults{Owner: "platform", Workflow: "testing", Actor: "agent:test", Budget: limits}
 	next := make(chan int)
 	var wg sync.WaitGroup
 	for range 32 {
@@ -37,9 +38,9 @@ func plant(t *testing.T, rs *record.Records, tenant string, n int) {
 				id := run.ID{Tenant: tenant, Run: fmt.Sprintf("r%05d", i)}
 				job := fmt.Sprintf(`{"schema":"agentrun.job/v1","tenant":%q,"run_id":%q,"steps":[{"step":"load","tool":"load","args":{"n":%d}}]}`, tenant, id.Run, i)
 				now := rs.Now()
-				h := &record.Handle{ID: id, Run: run.Create(id, run.Message{Seq: uint64(i + 1), Time: now, Queue: "default", Data: []byte(job)}, d, now)}
-				dispatch := h.Run.Begin("load", toolless{}, run.Start{Dispatch: run.DispatchID(id.Run), Holder: "h", LeaseID: "l" + id.Run, Seconds: 2, Worker: "w1"}, now)
-				h.Run.Reply(dispatch.ID, envelope.Reply{Row: envelope.RowFor(envelope.CodeResourceNotFound, envelope.Read)}, toolless{}, run.Source{By: "w1", At: now})
+				h := &record.Handle{ID: id, Run: engine.Create(id, engine.Message{Seq: uint64(i + 1), Time: now, Queue: "default", Data: []byte(job)}, d, now)}
+				dispatch := h.Run.Begin("load", toolless{}, engine.Start{Dispatch: engine.DispatchID(id.Run), Holder: "h", LeaseID: "l" + id.Run, Seconds: 2, Worker: "w1"}, now)
+				h.Run.Reply(dispatch.ID, envelope.Reply{Row: envelope.RowFor(envelope.CodeResourceNotFound, envelope.Read)}, toolless{}, engine.Source{By: "w1", At: now})
 				err := rs.Save(t.Context(), h)
 				if err == nil {
 					err = rs.Publish(t.Context(), h)

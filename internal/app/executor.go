@@ -14,12 +14,12 @@ import (
 
 	"github.com/agentrun/executor/internal/boottime"
 	"github.com/agentrun/executor/internal/child"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/internal/queue"
 	"github.com/agentrun/executor/internal/streams"
 	"github.com/agentrun/executor/internal/worker"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // Executor runs executor serve until ctx ends, then drains. It returns nil after a clean drain; any error means that the
@@ -248,7 +248,7 @@ func stopped(ctx context.Context, err error) error {
 }
 
 // defaults are what the config gives to jobs that do not say otherwise.
-func (b *Toolbox) defaults() run.Defaults {
+func (b *Toolbox) defaults() engine.Defaults {
 	d := b.File.Defaults
-	return run.Defaults{Owner: d.Owner, Workflow: d.Workflow, Actor: d.Actor, Budget: d.Budget, MaxBudget: d.MaxBudget}
+	return engine.Defaults{Owner: d.Owner, Workflow: d.Workflow, Actor: d.Actor, Budget: d.Budget, MaxBudget: d.MaxBudget}
 }

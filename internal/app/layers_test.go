@@ -18,7 +18,8 @@ const module = "github.com/agentrun/executor/"
 // The layers of CONTRIBUTING.md: what each package's code may import of this module and of the outside. Every package is in
 // one of them.
 var (
-	core    = []string{"pkg/run", "pkg/budget", "pkg/envelope", "pkg/deadletter", "internal/strictjson"}
+	public  = []string{"pkg/run", "pkg/budget", "pkg/envelope", "pkg/deadletter", "internal/strictjson"}
+	core    = append([]string{"internal/engine"}, public...)
 	words   = []string{"internal/port"}
 	names   = []string{"internal/topology"}
 	aside   = []string{"internal/fair", "internal/boottime", "internal/child"}
@@ -45,6 +46,8 @@ func forbidden(pkg, path string) string {
 	own, ours := strings.CutPrefix(path, module)
 	knows := func(layers ...[]string) bool { return !ours || under(own, slices.Concat(layers...)) }
 	switch {
+	case under(pkg, public) && !knows(public):
+		return "what users see knows nothing of the rules behind it"
 	case under(pkg, core) && !knows(core):
 		return "the core knows the core only"
 	case under(pkg, core) && slices.Contains(impure, path):
@@ -67,7 +70,7 @@ func forbidden(pkg, path string) string {
 		if !same && !stands && own != "pkg/connector" {
 			return "an edge knows no other edge"
 		}
-	case under(pkg, client) && !knows(core, words, names, []string{"internal/bus"}):
+	case under(pkg, client) && !knows(public, words, names, []string{"internal/bus"}):
 		return "a publisher's build holds no more than it needs"
 	case under(pkg, wiring) && !knows(core, words, aside, names, drivers, edges, client, wiring):
 		return "nothing that runs knows what tests and measures it"
@@ -149,6 +152,11 @@ func TestForbidden(t *testing.T) {
 		{"pkg/run", module + "internal/journal", false},
 		{"pkg/run", module + "internal/strictjson", true},
 		{"pkg/run", "os", false},
+		{"pkg/run", module + "internal/engine", false},
+		{"internal/engine", module + "pkg/run", true},
+		{"internal/engine", module + "internal/port", false},
+		{"internal/engine", "context", false},
+		{"pkg/client", module + "internal/engine", false},
 		{"internal/strictjson", "sync", false},
 		{"internal/worker", module + "internal/record", true},
 		{"internal/worker", module + "internal/port", true},

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/config"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/fair"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/trace"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/connector"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // live is the config as it stands: a reload replaces it whole, and calls in flight finish under the old one.
@@ -73,7 +73,7 @@ func (t *live) share(tenant string) fair.Limit {
 	return fair.Limit{Concurrency: s.Concurrency, Weight: s.Weight}
 }
 
-func (t *live) defaults() run.Defaults {
+func (t *live) defaults() engine.Defaults {
 	d := t.box().defaults()
 	d.MessageMax = t.messageMax()
 	return d

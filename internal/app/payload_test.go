@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/run"
 )
 
@@ -60,7 +61,7 @@ func TestWhatARunShows(t *testing.T) {
 	r = s.op("runs.get", "acme", M{"run_id": "r"})
 	var status []int
 	for _, e := range r.Run.History {
-		if e.Kind == run.EventDispatch {
+		if e.Kind == engine.EventDispatch {
 			status = append(status, e.HTTPStatus)
 			if e.SentAt < e.StartedAt || e.AnsweredAt < e.SentAt {
 				t.Errorf("started %s, sent %s, answered %s", e.StartedAt, e.SentAt, e.AnsweredAt)

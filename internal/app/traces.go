@@ -5,6 +5,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/trace"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/connector"
@@ -43,7 +44,7 @@ func (p *process) traced(ctx context.Context, service string, c *Process, t *liv
 }
 
 // call calls a tool within a span of the run's trace.
-func (t *live) call(ctx context.Context, tool *connector.Tool, d *run.Dispatch, info worker.CallInfo, c *connector.Call) envelope.Reply {
+func (t *live) call(ctx context.Context, tool *connector.Tool, d *engine.Dispatch, info worker.CallInfo, c *connector.Call) envelope.Reply {
 	ctx, span := t.tracer.Call(ctx, trace.Operation{
 		ID: info.ID, Step: d.Step, Tool: d.Tool, Ref: d.Ref, Effect: d.Effect, Attempt: d.Attempt, Traceparent: info.Trace,
 	})
@@ -54,7 +55,7 @@ func (t *live) call(ctx context.Context, tool *connector.Tool, d *run.Dispatch, 
 }
 
 // lookup asks a tool within a span of the run's trace.
-func (t *live) lookup(ctx context.Context, tool *connector.Tool, id run.ID, l *run.Lookup, c *connector.Call) envelope.Lookup {
+func (t *live) lookup(ctx context.Context, tool *connector.Tool, id run.ID, l *engine.Lookup, c *connector.Call) envelope.Lookup {
 	ctx, span := t.tracer.Lookup(ctx, trace.Operation{
 		ID: id, Step: l.Step, Tool: l.Tool, Ref: l.Ref, Effect: envelope.Write, Attempt: l.Attempt, Traceparent: c.Traceparent,
 	})

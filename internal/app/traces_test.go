@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/trace"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -184,7 +185,7 @@ func TestOneTraceWithoutAPublishers(t *testing.T) {
 	if o := s.end("acme", "own", 1); o.Outcome != "ok" {
 		t.Fatalf("the run ended %s (%s)", o.Outcome, o.Reason)
 	}
-	want := run.TraceID(run.ID{Tenant: "acme", Run: "own"}, "")
+	want := engine.TraceID(run.ID{Tenant: "acme", Run: "own"}, "")
 	names := map[string]int{}
 	for _, span := range append(executor.GetSpans(), reconciler.GetSpans()...) {
 		names[span.Name]++

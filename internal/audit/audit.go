@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/deadletter"
@@ -79,7 +80,7 @@ func All(ctx context.Context, source port.Scan, store port.Store, now envelope.T
 	}
 	for id := range a.letters {
 		if !a.found[id] {
-			a.suspect[id] = append(a.suspect[id], Finding{id, run.RuleNothingVanishes, "there is a letter without a record"})
+			a.suspect[id] = append(a.suspect[id], Finding{id, engine.RuleNothingVanishes, "there is a letter without a record"})
 		}
 	}
 	if err := a.confirm(ctx); err != nil {
@@ -161,34 +162,34 @@ func (a *audit) check(id run.ID, seq uint64, data []byte, letters []port.Letter,
 	return found
 }
 
-func checkLetters(r *run.Run, letters []port.Letter, bad func(string, string, ...any)) {
+func checkLetters(r *engine.Run, letters []port.Letter, bad func(string, string, ...any)) {
 	open := r.Letter != nil && r.Letter.Open
 	seen := false
 	for _, l := range letters {
 		var s deadletter.Summary
 		if len(l.Data) == 0 || json.Unmarshal(l.Data, &s) != nil {
-			bad(run.RuleNothingVanishes, "the letter of owner %s cannot be read", l.Owner)
+			bad(engine.RuleNothingVanishes, "the letter of owner %s cannot be read", l.Owner)
 			continue
 		}
 		switch {
 		case s.Owner == "":
-			bad(run.RuleNothingVanishes, "letter %s has no owner", s.ID)
+			bad(engine.RuleNothingVanishes, "letter %s has no owner", s.ID)
 		case s.Owner != l.Owner:
-			bad(run.RuleNothingVanishes, "letter %s of %s lies at the subject of %s", s.ID, s.Owner, l.Owner)
+			bad(engine.RuleNothingVanishes, "letter %s of %s lies at the subject of %s", s.ID, s.Owner, l.Owner)
 		case !open || s.ID != r.Letter.ID || l.Owner != r.Letter.Owner:
-			bad(run.RuleNothingVanishes, "letter %s is in the stream, and the record does not have it open", s.ID)
+			bad(engine.RuleNothingVanishes, "letter %s is in the stream, and the record does not have it open", s.ID)
 		default:
 			seen = true
 		}
 	}
 	if open && !seen {
-		bad(run.RuleNothingVanishes, "letter %s is open and not in the stream", r.Letter.ID)
+		bad(engine.RuleNothingVanishes, "letter %s is open and not in the stream", r.Letter.ID)
 	}
 }
 
 // checkOutcomes holds the numbers of a run's outcomes against its record: from 1 without gaps, one end for each episode.
 // The oldest outcomes may have expired.
-func (a *audit) checkOutcomes(r *run.Run, results map[envelope.Scope]*published, bad func(string, string, ...any)) {
+func (a *audit) checkOutcomes(r *engine.Run, results map[envelope.Scope]*published, bad func(string, string, ...any)) {
 	last := map[envelope.Scope]int{envelope.StepScope: r.StepN, envelope.RunScope: r.Episode - 1}
 	if r.End != nil {
 		last[envelope.RunScope] = r.Episode
@@ -206,16 +207,16 @@ func (a *audit) checkOutcomes(r *run.Run, results map[envelope.Scope]*published,
 		}
 		switch {
 		case p == nil && want > 0 && (whole || a.oldest.IsZero()):
-			bad(run.RuleOneEnd, "no outcome of scope %s is in the stream, there must be %d", scope, want)
+			bad(engine.RuleOneEnd, "no outcome of scope %s is in the stream, there must be %d", scope, want)
 		case p == nil:
 		case p.gap > 0:
-			bad(run.RuleOneEnd, "outcome %s/%d is missing or comes twice", scope, p.gap)
+			bad(engine.RuleOneEnd, "outcome %s/%d is missing or comes twice", scope, p.gap)
 		case p.from > 1 && whole:
-			bad(run.RuleOneEnd, "outcomes of scope %s begin with %d", scope, p.from)
+			bad(engine.RuleOneEnd, "outcomes of scope %s begin with %d", scope, p.from)
 		case p.to > want:
-			bad(run.RuleOneEnd, "outcome %s/%d is in the stream, the record knows of %d", scope, p.to, want)
+			bad(engine.RuleOneEnd, "outcome %s/%d is in the stream, the record knows of %d", scope, p.to, want)
 		case p.to < want:
-			bad(run.RuleOneEnd, "outcome %s/%d is not in the stream", scope, want)
+			bad(engine.RuleOneEnd, "outcome %s/%d is not in the stream", scope, want)
 		}
 	}
 }
@@ -265,9 +266,9 @@ func (a *audit) again(ctx context.Context, id run.ID) ([]Finding, error) {
 	for _, l := range a.letters[id] {
 		owners[l.Owner] = true
 	}
-	var r *run.Run
+	var r *engine.Run
 	if !gone {
-		if r, err = run.DecodeAsIs(st.Data); err == nil && r.Letter != nil {
+		if r, err = engine.DecodeAsIs(st.Data); err == nil && r.Letter != nil {
 			owners[r.Letter.Owner] = true
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -14,7 +15,7 @@ import (
 // Finding is something that is broken.
 type Finding struct {
 	Run  run.ID
-	Rule string // of the nine, see pkg/run
+	Rule string // of the nine, see internal/engine
 	What string
 }
 
@@ -30,13 +31,13 @@ type Flags struct {
 }
 
 // FlagsOf looks at one record by itself.
-func FlagsOf(r *run.Run) Flags {
+func FlagsOf(r *engine.Run) Flags {
 	return Flags{OKWithoutResult: unproven(r) != "", BudgetEndWithoutLetter: EndedByBudget(r) && !lettered(r)}
 }
 
 // unproven names a step without proof that a run that is ok needs; "" for none. The result itself is dropped from a record
 // that has ended ok, once it is published.
-func unproven(r *run.Run) string {
+func unproven(r *engine.Run) string {
 	if r.End == nil || r.End.Outcome != envelope.OK {
 		return ""
 	}
@@ -49,7 +50,7 @@ func unproven(r *run.Run) string {
 }
 
 // EndedByBudget reports whether a budget ended the run.
-func EndedByBudget(r *run.Run) bool {
+func EndedByBudget(r *engine.Run) bool {
 	if r.End == nil || r.End.Row == nil {
 		return false
 	}
@@ -62,45 +63,45 @@ func EndedByBudget(r *run.Run) bool {
 }
 
 // lettered: the record has, or had, the letter of its end.
-func lettered(r *run.Run) bool {
+func lettered(r *engine.Run) bool {
 	return r.Letter != nil && r.Letter.ID == fmt.Sprintf("%s/%s/%d", r.Tenant, r.RunID, r.Episode)
 }
 
 // Record checks one record by itself.
-func Record(id run.ID, data []byte, now envelope.Time) (r *run.Run, found []Finding) {
+func Record(id run.ID, data []byte, now envelope.Time) (r *engine.Run, found []Finding) {
 	bad := func(rule, format string, args ...any) {
 		found = append(found, Finding{id, rule, fmt.Sprintf(format, args...)})
 	}
-	r, err := run.DecodeAsIs(data)
+	r, err := engine.DecodeAsIs(data)
 	if err != nil {
-		bad(run.RuleNothingVanishes, "the record cannot be read: %v", err)
+		bad(engine.RuleNothingVanishes, "the record cannot be read: %v", err)
 		return nil, found
 	}
 	if r.ID() != id {
-		bad(run.RuleNothingVanishes, "the record says that it is %s", r.ID())
+		bad(engine.RuleNothingVanishes, "the record says that it is %s", r.ID())
 	}
 	for _, v := range r.Violations() {
 		bad(v.Rule, "%s", v.What)
 	}
 	if step := unproven(r); step != "" {
-		bad(run.RuleProvenOK, "the run is ok without a proof of step %s", step)
+		bad(engine.RuleProvenOK, "the run is ok without a proof of step %s", step)
 	}
 	if EndedByBudget(r) && !lettered(r) {
-		bad(run.RuleNothingVanishes, "a budget ended the run without a dead letter")
+		bad(engine.RuleNothingVanishes, "a budget ended the run without a dead letter")
 	}
 	if r.End == nil && now.Sub(r.Deadline) > overdueAfter {
-		bad(run.RuleNothingVanishes, "%s past its deadline without an end", now.Sub(r.Deadline).Round(time.Second))
+		bad(engine.RuleNothingVanishes, "%s past its deadline without an end", now.Sub(r.Deadline).Round(time.Second))
 	}
 	for i := range r.Owed {
 		o := &r.Owed[i]
 		if before := r.PublishedBefore(o.Scope); o.N <= before.N {
-			bad(run.RuleOneEnd, "owes outcome %s/%d, which it knows to be published", o.Scope, o.N)
+			bad(engine.RuleOneEnd, "owes outcome %s/%d, which it knows to be published", o.Scope, o.N)
 		}
 	}
 	return r, found
 }
 
 // Unaddressed: a job on a subject that names no run has a letter and no outcomes.
-func Unaddressed(r *run.Run) bool {
+func Unaddressed(r *engine.Run) bool {
 	return r.Invalid != nil && len(r.Owed) == 0 && r.RunPub.N == 0 && strings.HasPrefix(r.RunID, "invalid-")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/boottime"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/internal/port"
 	pulling "github.com/agentrun/executor/internal/queue"
@@ -52,7 +53,7 @@ func (b *bench) startAgentrun() working {
 	}
 	w := worker.New(worker.Config{
 		ID: "bench", Holder: b.journal.Holder(), Lease: lease, Concurrency: b.concurrency, DrainTimeout: time.Second, PoisonAfter: 3,
-		Defaults: func() run.Defaults { return run.Defaults{Owner: "bench", Budget: limits()} }, Boot: boottime.Now, Random: rand.Float64,
+		Defaults: func() engine.Defaults { return engine.Defaults{Owner: "bench", Budget: limits()} }, Boot: boottime.Now, Random: rand.Float64,
 		Records: app.NewRecords(b.conn, retention), Journal: b.journal, Tools: app.NewTools(registry), Hints: b.conn, Store: app.NewStore(b.conn),
 		Observe: observe.New(observe.Executor, "noop"), Ready: observe.NewReadiness(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
@@ -80,8 +81,8 @@ func (noopTool) Tool(name string) (*run.Tool, bool) {
 // weigh takes the measured job through the core once.
 func (b *bench) weigh() (weights, error) {
 	now := envelope.TimeOf(time.Now())
-	r := run.Create(id(10_000), run.Message{Seq: 10_000, Time: now, Queue: queue, Data: job(10_000)}, run.Defaults{Owner: "bench", Budget: limits()}, now)
-	d := r.Begin("apply_credit", noopTool{}, run.Start{
+	r := engine.Create(id(10_000), engine.Message{Seq: 10_000, Time: now, Queue: queue, Data: job(10_000)}, engine.Defaults{Owner: "bench", Budget: limits()}, now)
+	d := r.Begin("apply_credit", noopTool{}, engine.Start{
 		Dispatch: newDispatch(), LeaseID: string(newDispatch()), Holder: b.journal.Holder(), Seconds: lease.Seconds(), Worker: "bench",
 	}, now)
 	var w weights
@@ -90,7 +91,7 @@ func (b *bench) weigh() (weights, error) {
 		return w, err
 	}
 	w.startHead = port.Header{State: r.State(), Workflow: r.Workflow, Episode: 1, Lease: record.LeaseHeader(r.Lease), Due: r.Deadline.Time()}
-	r.Reply(d.ID, envelope.Reply{OK: true, Result: json.RawMessage(`{"credit_id":"cr_3"}`)}, noopTool{}, run.Source{By: "bench", At: now + 20})
+	r.Reply(d.ID, envelope.Reply{OK: true, Result: json.RawMessage(`{"credit_id":"cr_3"}`)}, noopTool{}, engine.Source{By: "bench", At: now + 20})
 	r.First = 10_000
 	if w.end, err = r.Encode(); err != nil {
 		return w, err
@@ -103,7 +104,7 @@ func (b *bench) weigh() (weights, error) {
 	return w, err
 }
 
-func newDispatch() run.DispatchID { return run.DispatchID(uuid.Must(uuid.NewV7()).String()) }
+func newDispatch() engine.DispatchID { return engine.DispatchID(uuid.Must(uuid.NewV7()).String()) }
 
 // startFloor does the same I/O with the same waits and no logic: the intent beside the first record, the effect, the
 // second record, two outcomes together, the acknowledgement.
@@ -118,19 +119,19 @@ func (b *bench) startFloor() working {
 		defer wg.Done()
 		ctx := context.Background()
 		dispatch := newDispatch()
-		intent := &run.Intent{
+		intent := &engine.Intent{
 			Dispatch: dispatch, Tenant: tenant, RunID: d.ID.Run, Queue: queue, Workflow: "bench", Owner: "bench", Actor: "agent:bench",
 			Step: "apply_credit", Tool: "noop", Args: json.RawMessage(`{"invoice_id":"inv_1","amount_minor":500}`), Attempt: 1, Proposal: 1, Key: d.ID.String() + "/apply_credit", Budget: limits(), At: envelope.TimeOf(time.Now()),
 		}
 		journaled := make(chan error, 1)
-		go func() { journaled <- b.journal.Write(ctx, run.Entry{Intent: intent}) }()
+		go func() { journaled <- b.journal.Write(ctx, engine.Entry{Intent: intent}) }()
 		seq, err := b.conn.Save(ctx, d.ID, writes.start, writes.startHead, 0)
 		if err == nil {
 			err = <-journaled
 		}
 		if err == nil {
-			effect := &run.EffectFact{Dispatch: dispatch, Reply: envelope.Reply{OK: true, Result: json.RawMessage(`{"credit_id":"cr_3"}`)}}
-			err = b.journal.Write(ctx, run.Entry{Effect: effect})
+			effect := &engine.EffectFact{Dispatch: dispatch, Reply: envelope.Reply{OK: true, Result: json.RawMessage(`{"credit_id":"cr_3"}`)}}
+			err = b.journal.Write(ctx, engine.Entry{Effect: effect})
 		}
 		if err == nil {
 			_, err = b.conn.Save(ctx, d.ID, writes.end, writes.endHead, seq)
@@ -142,7 +143,7 @@ func (b *bench) startFloor() working {
 			})
 		}
 		if err == nil {
-			b.journal.Later(run.Entry{Settled: dispatch})
+			b.journal.Later(engine.Entry{Settled: dispatch})
 			err = d.Ack()
 		}
 		if err != nil {

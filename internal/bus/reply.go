@@ -7,8 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // Meta is what the server says about a delivery in its reply subject.
@@ -50,6 +50,6 @@ func ParseReply(reply string) (m Meta, ok bool) {
 }
 
 // MessageOf is a job or a wake in the run's words.
-func MessageOf(queue string, seq uint64, at time.Time, h nats.Header, data []byte) run.Message {
-	return run.Message{Seq: seq, Time: envelope.TimeOf(at), Queue: queue, Trace: h.Get(headerTraceparent), Data: data}
+func MessageOf(queue string, seq uint64, at time.Time, h nats.Header, data []byte) engine.Message {
+	return engine.Message{Seq: seq, Time: envelope.TimeOf(at), Queue: queue, Trace: h.Get(headerTraceparent), Data: data}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
@@ -75,13 +76,13 @@ func (c *Conn) OnTold(holder string, fn func(data []byte)) (stop func(), err err
 
 // FindJob finds the first job of the run that still is in any queue; port.ErrNotFound if there is none. It may at this
 // moment be with an executor.
-func (c *Conn) FindJob(ctx context.Context, id run.ID) (run.Message, error) {
+func (c *Conn) FindJob(ctx context.Context, id run.ID) (engine.Message, error) {
 	if !topology.LiteralRun(id) {
-		return run.Message{}, fmt.Errorf("bus: find job of %s: %w", id, ErrNotLiteral)
+		return engine.Message{}, fmt.Errorf("bus: find job of %s: %w", id, ErrNotLiteral)
 	}
 	m, err := c.get(ctx, topology.JobsStream, getRequest{Seq: 1, NextBySubject: topology.JobSubject("*", id)})
 	if err != nil {
-		return run.Message{}, fmt.Errorf("bus: find job of %s: %w", id, err)
+		return engine.Message{}, fmt.Errorf("bus: find job of %s: %w", id, err)
 	}
 	return MessageOf(topology.ParseQueueSubject(topology.Jobs, m.Subject).Queue, m.Seq, m.Time, m.Header, m.Data), nil
 }

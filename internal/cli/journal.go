@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/terminal"
 	"github.com/agentrun/executor/pkg/connector"
-	agentrun "github.com/agentrun/executor/pkg/run"
 )
 
 // journalCommand looks into an executor's journal. The executor must not be running: a journal has one owner.
@@ -103,17 +103,17 @@ func (c *journalCommand) run(ctx context.Context, verb string, env app.Env, tool
 
 // dispatch is one line of journal ls. Args and results stay in the journal.
 type dispatch struct {
-	Dispatch agentrun.DispatchID `json:"dispatch"`
-	At       string              `json:"at"`
-	Ref      string              `json:"operation_ref"`
-	Tool     string              `json:"tool"`
-	Attempt  int                 `json:"attempt"`
-	End      string              `json:"end"`
-	Settled  bool                `json:"settled"`
+	Dispatch engine.DispatchID `json:"dispatch"`
+	At       string            `json:"at"`
+	Ref      string            `json:"operation_ref"`
+	Tool     string            `json:"tool"`
+	Attempt  int               `json:"attempt"`
+	End      string            `json:"end"`
+	Settled  bool              `json:"settled"`
 }
 
 // endOf says what came back for a dispatch, as far as the journal knows.
-func endOf(f agentrun.Fact) string {
+func endOf(f engine.Fact) string {
 	switch {
 	case f.Effect == nil:
 		return "no reply known"
@@ -132,7 +132,7 @@ func (c *journalLs) run(env app.Env) error {
 	if !c.JSON {
 		fmt.Fprintln(table, "AT\tOPERATION\tTOOL\tATTEMPT\tEND\tSETTLED\tDISPATCH")
 	}
-	err := journal.List(c.path(), func(f agentrun.Fact) error {
+	err := journal.List(c.path(), func(f engine.Fact) error {
 		if c.Unsettled && f.Settled {
 			return nil
 		}

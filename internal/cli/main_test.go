@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/journal/journaltest"
-	agentrun "github.com/agentrun/executor/pkg/run"
 )
 
 // command runs the executor with an environment of its own.
@@ -178,11 +178,11 @@ func TestJournalCommands(t *testing.T) {
 	path := app.JournalPath(dir)
 	t.Run("fill", func(t *testing.T) {
 		j := journaltest.OpenAt(t, path, journal.Options{})
-		intent := agentrun.Intent{
+		intent := engine.Intent{
 			Dispatch: "0190f8f0-0000-7000-8000-000000000001", Tenant: "acme", RunID: "run_1", Queue: "default", Step: "pay", Tool: "apply_credit",
 			Args: json.RawMessage(`{"card":"card-of-ann"}`), Attempt: 1, Proposal: 1, Key: "acme/run_1/pay", At: 1764583200000,
 		}
-		if err := j.Write(context.Background(), agentrun.Entry{Intent: &intent}); err != nil {
+		if err := j.Write(context.Background(), engine.Entry{Intent: &intent}); err != nil {
 			t.Fatal(err)
 		}
 	})

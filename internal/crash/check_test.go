@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -28,9 +29,9 @@ func goodRun(t *testing.T) *made {
 	p.requests[ref] = []*Request{{Tool: "pay", Ref: ref, Key: ref, Worker: "e1.1", Nth: 1, At: now, Plan: "commit,answer", Done: now}}
 	p.rows[ref] = []Row{{ID: ref + "#1", Tool: "pay", Ref: ref, Key: ref, Worker: "e1.1", Nth: 1, At: now}}
 	at := envelope.TimeOf(now)
-	r := run.Create(id, run.Message{Seq: 1, Time: at, Queue: queue, Data: []byte(`{"schema":"agentrun.job/v1","tenant":"crash","run_id":"r1","workflow":"w","owner":"o","actor":"a","budget":{"max_turns":9,"max_tool_calls":9,"max_attempts_per_step":9,"max_elapsed_seconds":60,"max_input_tokens":9,"max_output_tokens":9,"max_estimated_cost_minor_units":9},"steps":[{"step":"w","tool":"pay","args":{}}]}`)}, run.Defaults{}, at)
-	d := r.Begin("w", deadTools{}, run.Start{Dispatch: "d1", LeaseID: "l1", Holder: "h.1", Seconds: 1, Worker: "w1"}, at)
-	r.Reply(d.ID, envelope.Reply{OK: true, Result: json.RawMessage(`{"id":"x"}`), EvidenceRef: ref + "#1"}, deadTools{}, run.Source{By: "w1", At: at})
+	r := engine.Create(id, engine.Message{Seq: 1, Time: at, Queue: queue, Data: []byte(`{"schema":"agentrun.job/v1","tenant":"crash","run_id":"r1","workflow":"w","owner":"o","actor":"a","budget":{"max_turns":9,"max_tool_calls":9,"max_attempts_per_step":9,"max_elapsed_seconds":60,"max_input_tokens":9,"max_output_tokens":9,"max_estimated_cost_minor_units":9},"steps":[{"step":"w","tool":"pay","args":{}}]}`)}, engine.Defaults{}, at)
+	d := r.Begin("w", deadTools{}, engine.Start{Dispatch: "d1", LeaseID: "l1", Holder: "h.1", Seconds: 1, Worker: "w1"}, at)
+	r.Reply(d.ID, envelope.Reply{OK: true, Result: json.RawMessage(`{"id":"x"}`), EvidenceRef: ref + "#1"}, deadTools{}, engine.Source{By: "w1", At: at})
 	results := newResults()
 	for i := range r.Owed {
 		o := *r.Outcome(&r.Owed[i])
@@ -41,7 +42,7 @@ func goodRun(t *testing.T) *made {
 			results.steps[id] = append(results.steps[id], told)
 		}
 	}
-	state := &State{Records: map[run.ID]*run.Run{id: r}, Letters: map[run.ID][]deadletter.Letter{}, Alerts: map[string]int{}}
+	state := &State{Records: map[run.ID]*engine.Run{id: r}, Letters: map[run.ID][]deadletter.Letter{}, Alerts: map[string]int{}}
 	plan := &Plan{ID: id, Shape: "single write", Accepted: now, Jobs: []run.Job{{Steps: []run.JobStep{{Step: "w", Tool: "pay"}}}}}
 	return &made{plan: plan, ref: ref, j: &judge{provider: p, faults: &Chronicle{}, lease: time.Second, results: results, state: state}}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/streams"
 	"github.com/agentrun/executor/internal/topology"
@@ -178,9 +179,9 @@ func TestAnOutcomeOwedByAnOpenRunIsPublished(t *testing.T) {
 	id := run.ID{Tenant: tenant, Run: "open"}
 	now := envelope.TimeOf(time.Now())
 	job := strings.TrimSuffix(string(singleStep(id, "load")), "}") + `,"more":true}`
-	r := run.Create(id, run.Message{Seq: 1, Time: now, Queue: queue, Data: []byte(job)}, deadDefaults(), now)
-	d := r.Begin("s", deadTools{}, run.Start{Dispatch: "d", LeaseID: "l", Holder: "dead.1", Seconds: 1, Worker: "dead"}, now)
-	r.Reply(d.ID, envelope.Reply{OK: true, Result: []byte(`{"id":"x"}`)}, deadTools{}, run.Source{By: "dead", At: now})
+	r := engine.Create(id, engine.Message{Seq: 1, Time: now, Queue: queue, Data: []byte(job)}, deadDefaults(), now)
+	d := r.Begin("s", deadTools{}, engine.Start{Dispatch: "d", LeaseID: "l", Holder: "dead.1", Seconds: 1, Worker: "dead"}, now)
+	r.Reply(d.ID, envelope.Reply{OK: true, Result: []byte(`{"id":"x"}`)}, deadTools{}, engine.Source{By: "dead", At: now})
 	if r.State() != "open" || len(r.Owed) != 1 {
 		t.Fatalf("the run is %s and owes %d outcomes", r.State(), len(r.Owed))
 	}

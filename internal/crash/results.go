@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/deadletter"
@@ -176,7 +177,7 @@ func left(ctx context.Context, js jetstream.JetStream, stream string) (uint64, e
 
 // State is what lies in the streams at the end.
 type State struct {
-	Records map[run.ID]*run.Run
+	Records map[run.ID]*engine.Run
 	Letters map[run.ID][]deadletter.Letter
 	Alerts  map[string]int // by reason
 	Odd     []string
@@ -184,13 +185,13 @@ type State struct {
 
 // readState reads records, letters and alerts.
 func readState(ctx context.Context, js jetstream.JetStream) (*State, error) {
-	s := &State{Records: map[run.ID]*run.Run{}, Letters: map[run.ID][]deadletter.Letter{}, Alerts: map[string]int{}}
+	s := &State{Records: map[run.ID]*engine.Run{}, Letters: map[run.ID][]deadletter.Letter{}, Alerts: map[string]int{}}
 	err := all(ctx, js, topology.RunsStream, func(m *jetstream.RawStreamMsg) {
 		id, ok := topology.ParseRunSubject(m.Subject)
 		if !ok || id == port.ActiveID {
 			return
 		}
-		r, err := run.Decode(m.Data)
+		r, err := engine.Decode(m.Data)
 		if err != nil {
 			s.Odd = append(s.Odd, fmt.Sprintf("record on %s: %v", m.Subject, err))
 			return

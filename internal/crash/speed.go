@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/streams"
@@ -247,8 +248,8 @@ func (deadTools) Tool(name string) (*run.Tool, bool) {
 }
 
 // deadDefaults are what the dead worker's config said.
-func deadDefaults() run.Defaults {
-	return run.Defaults{Owner: "oncall", Workflow: "crash", Actor: "agent:crash", Budget: budget.Limits{
+func deadDefaults() engine.Defaults {
+	return engine.Defaults{Owner: "oncall", Workflow: "crash", Actor: "agent:crash", Budget: budget.Limits{
 		MaxTurns: 50, MaxToolCalls: MaxCalls, MaxAttemptsPerStep: MaxAttempts, MaxElapsedMillis: 3600_000,
 		MaxInputTokens: 1, MaxOutputTokens: 1, MaxEstimatedCostMinorUnits: 1,
 	}}
@@ -316,9 +317,9 @@ func expired(ctx context.Context, bin binaries, dir string, n int) (time.Duratio
 func orphanRecord(ctx context.Context, records *record.Records, i int, lease time.Duration) error {
 	id := run.ID{Tenant: tenant, Run: "x" + strconv.Itoa(i)}
 	now := records.Now()
-	r := run.Create(id, run.Message{Seq: uint64(i + 1), Time: now, Queue: queue, Data: singleStep(id, []string{"load", "pay"}[i%2])}, deadDefaults(), now)
-	d := r.Begin("s", deadTools{}, run.Start{
-		Dispatch: run.DispatchID("d" + strconv.Itoa(i)), LeaseID: "l" + strconv.Itoa(i), Holder: "dead.1", Seconds: lease.Seconds(), Worker: "dead",
+	r := engine.Create(id, engine.Message{Seq: uint64(i + 1), Time: now, Queue: queue, Data: singleStep(id, []string{"load", "pay"}[i%2])}, deadDefaults(), now)
+	d := r.Begin("s", deadTools{}, engine.Start{
+		Dispatch: engine.DispatchID("d" + strconv.Itoa(i)), LeaseID: "l" + strconv.Itoa(i), Holder: "dead.1", Seconds: lease.Seconds(), Worker: "dead",
 	}, now)
 	if d == nil {
 		return fmt.Errorf("run %s did not start", id)

@@ -67,13 +67,13 @@ func previousBuild(t *testing.T) (b build, why string) {
 // nextChanges make the sources of the next minor version: its records have members that this version does not know, set
 // once when the object is made and never again, so that one that was lost stays lost.
 var nextChanges = []struct{ file, from, to string }{
-	{"pkg/run/record.go", "\tQueue    string `json:\"queue\"`\n", "\tQueue    string `json:\"queue\"`\n\tRegion   string `json:\"region,omitempty\"`\n"},
-	{"pkg/run/record.go", "\tDigest   string          `json:\"digest\"`", "\tLane     *NextLane       `json:\"lane,omitempty\"`\n\tDigest   string          `json:\"digest\"`"},
-	{"pkg/run/record.go", "// JobRef remembers", "// NextLane is an object that only the next version knows.\ntype NextLane struct {\n\tName string `json:\"name\"`\n}\n\n// JobRef remembers"},
-	{"pkg/run/record.go", "\tReason      string               `json:\"reason,omitempty\"`", "\tZone        string               `json:\"zone,omitempty\"`\n\tReason      string               `json:\"reason,omitempty\"`"},
-	{"pkg/run/record.go", "func (r *Run) note(e Event) {\n", "func (r *Run) note(e Event) {\n\te.Zone = \"z1\"\n"},
-	{"pkg/run/accept.go", "Schema: RecordSchema, Tenant: id.Tenant,", "Schema: RecordSchema, Region: \"eu\", Tenant: id.Tenant,"},
-	{"pkg/run/accept.go", "r.Steps = append(r.Steps, &Step{", "r.Steps = append(r.Steps, &Step{Lane: &NextLane{Name: \"fast\"},"},
+	{"internal/engine/record.go", "\tQueue    string `json:\"queue\"`\n", "\tQueue    string `json:\"queue\"`\n\tRegion   string `json:\"region,omitempty\"`\n"},
+	{"internal/engine/record.go", "\tDigest   string          `json:\"digest\"`", "\tLane     *NextLane       `json:\"lane,omitempty\"`\n\tDigest   string          `json:\"digest\"`"},
+	{"internal/engine/record.go", "// JobRef remembers", "// NextLane is an object that only the next version knows.\ntype NextLane struct {\n\tName string `json:\"name\"`\n}\n\n// JobRef remembers"},
+	{"internal/engine/record.go", "\tReason      string               `json:\"reason,omitempty\"`", "\tZone        string               `json:\"zone,omitempty\"`\n\tReason      string               `json:\"reason,omitempty\"`"},
+	{"internal/engine/record.go", "func (r *Run) note(e Event) {\n", "func (r *Run) note(e Event) {\n\te.Zone = \"z1\"\n"},
+	{"internal/engine/accept.go", "Schema: RecordSchema, Tenant: id.Tenant,", "Schema: RecordSchema, Region: \"eu\", Tenant: id.Tenant,"},
+	{"internal/engine/accept.go", "r.Steps = append(r.Steps, &Step{", "r.Steps = append(r.Steps, &Step{Lane: &NextLane{Name: \"fast\"},"},
 	{"internal/reconcile/lead.go", "\tSettledThrough uint64        `json:\"settled_through\"`", "\tRegion string `json:\"region,omitempty\"`\n\tSettledThrough uint64        `json:\"settled_through\"`"},
 	{"internal/reconcile/lead.go", "Schema: FleetSchema, ID: rc.ID,", "Schema: FleetSchema, Region: \"eu\", ID: rc.ID,"},
 }

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 var coreTools = []tool{
@@ -246,7 +246,7 @@ func TestCase03CallsAreAttempts(t *testing.T) {
 		for _, s := range r.Steps {
 			dispatched := 0
 			for _, e := range r.History {
-				if e.Step == s.Name && e.Kind == run.EventDispatch {
+				if e.Step == s.Name && e.Kind == engine.EventDispatch {
 					dispatched++
 				}
 			}

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // A lookup says absent, its window ends and a new attempt goes out; then it turns out that the first one was done after
@@ -61,7 +61,7 @@ func (w *world) disputed(id string) {
 	}
 	dispatches, absent := 0, 0
 	for _, e := range w.record(id).History {
-		if e.Kind == run.EventDispatch {
+		if e.Kind == engine.EventDispatch {
 			dispatches++
 		}
 		if e.Code == envelope.CodeVerifiedAbsent {

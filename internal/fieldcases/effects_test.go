@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // What a write has done is listed by everything that is said later, and a step that fails and succeeds after it never
@@ -166,7 +166,7 @@ func TestRefusedStartLeavesNoDoubtInTheJournal(t *testing.T) {
 	w.idle()
 	executor.stop()
 	facts, left := 0, 0
-	err := journal.List(app.JournalPath(data), func(f run.Fact) error {
+	err := journal.List(app.JournalPath(data), func(f engine.Fact) error {
 		facts++
 		if f.Effect == nil {
 			t.Errorf("dispatch %s of step %s: an intent without an effect (settled: %t)", f.Intent.Dispatch, f.Intent.Step, f.Settled)

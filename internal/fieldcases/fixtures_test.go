@@ -21,10 +21,10 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/internal/topology"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // A fixture is what a fleet of one version left behind when its processes were killed: every stream, one executor's
@@ -249,7 +249,7 @@ func (w *world) save(dir string, journalDir, build string) {
 func facts(t *testing.T, dir string) []byte {
 	t.Helper()
 	var out []byte
-	err := journal.List(app.JournalPath(dir), func(f run.Fact) error {
+	err := journal.List(app.JournalPath(dir), func(f engine.Fact) error {
 		line, err := strictjson.Marshal(f)
 		out = append(append(out, line...), '\n')
 		return err

@@ -14,9 +14,9 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 var writeVersion = flag.String("write-fixture", "", "write the fixture of this new version, for example v2")
@@ -125,7 +125,7 @@ func TestWriteFixture(t *testing.T) {
 		}
 	}
 	found := false
-	if err := journal.List(app.JournalPath(data), func(f run.Fact) error {
+	if err := journal.List(app.JournalPath(data), func(f engine.Fact) error {
 		found = found || f.Intent.RunID == "told" && f.Effect != nil && f.Effect.Reply.OK && !f.Settled
 		return nil
 	}); err != nil || !found {

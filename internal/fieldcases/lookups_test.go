@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // A provider that answers 202 and works on it: lookups that are told to come again, and those that find it under way, use up
@@ -47,7 +47,7 @@ func TestAcceptedAndLookedUp(t *testing.T) {
 			}
 			codes := map[envelope.Code]int{}
 			for _, e := range w.record("r").History {
-				if e.Kind == run.EventVerify {
+				if e.Kind == engine.EventVerify {
 					codes[e.Code]++
 				}
 			}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
@@ -163,12 +164,12 @@ func TestStoredFormIsKept(t *testing.T) {
 		}
 	}
 	states := map[string]bool{}
-	missing := fieldsOf(reflect.TypeFor[run.Run](), "", map[string]bool{})
+	missing := fieldsOf(reflect.TypeFor[engine.Run](), "", map[string]bool{})
 	for _, m := range f.messages(t, topology.RunsStream) {
 		if strings.HasSuffix(m.Subject, "_fleet.reconciler") {
 			continue
 		}
-		r, err := run.Decode(m.Data)
+		r, err := engine.Decode(m.Data)
 		if err != nil {
 			t.Fatalf("%s: %v", m.Subject, err)
 		}
@@ -363,7 +364,7 @@ func TestNewerVersionsAreLeftAlone(t *testing.T) {
 	}
 	// The intent of flying waits for the version that knows its record.
 	kept := false
-	if err := journal.List(app.JournalPath(data), func(f run.Fact) error {
+	if err := journal.List(app.JournalPath(data), func(f engine.Fact) error {
 		kept = kept || f.Intent.RunID == "flying" && !f.Settled
 		return nil
 	}); err != nil || !kept {

@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -422,7 +423,7 @@ func (w *world) mustCalls(ref string, n int) {
 }
 
 // record reads a run's record; nil if there is none.
-func (w *world) record(runID string) *run.Run {
+func (w *world) record(runID string) *engine.Run {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -437,7 +438,7 @@ func (w *world) record(runID string) *run.Run {
 	if err != nil {
 		return nil
 	}
-	r, err := run.Decode(m.Data)
+	r, err := engine.Decode(m.Data)
 	if err != nil {
 		w.t.Fatalf("record of %s: %v", runID, err)
 	}

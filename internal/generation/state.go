@@ -13,9 +13,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // StateName is the name of the fleet's record of the present generation: agentrun.runs._fleet.store.
@@ -68,7 +68,7 @@ func decodeState(data []byte) (s State, err error) {
 		return s, fmt.Errorf("the record of the store's generation: %w", err)
 	}
 	if name.Schema != StateSchema {
-		return s, fmt.Errorf("the record of the store's generation: %w: its schema is %q, this build reads %s", run.ErrNewer, name.Schema, StateSchema)
+		return s, fmt.Errorf("the record of the store's generation: %w: its schema is %q, this build reads %s", engine.ErrNewer, name.Schema, StateSchema)
 	}
 	if err := json.Unmarshal(data, &s); err != nil {
 		return s, fmt.Errorf("the record of the store's generation: %w", err)

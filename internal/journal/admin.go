@@ -9,8 +9,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // Report is what Check found.
@@ -86,7 +86,7 @@ func checkInside(path string, f *os.File, found *findings) (known port.Known, er
 
 // List calls fn for every fact of the journal at path, oldest first, until fn returns an error, which it returns. No
 // executor may have the journal open; a damaged one is refused.
-func List(path string, fn func(run.Fact) error) error {
+func List(path string, fn func(engine.Fact) error) error {
 	f, err := openLocked(path, os.O_RDONLY, unix.LOCK_SH, false, Options{}.withDefaults())
 	if err != nil {
 		return err

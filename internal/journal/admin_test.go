@@ -9,17 +9,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/journal/journaltest"
 	"github.com/agentrun/executor/internal/port"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 func TestCompactKeepsEverything(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	now := time.Now()
 	j := journaltest.OpenAt(t, path, journal.Options{})
-	var entries []run.Entry
+	var entries []engine.Entry
 	for i := range 5000 {
 		d := newDispatch()
 		entries = append(entries, effect(d, now))
@@ -71,7 +71,7 @@ func TestCompactGivesSpaceBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	now := time.Now()
 	j := journaltest.OpenAt(t, path, journal.Options{Retention: time.Hour, Now: func() time.Time { return now }})
-	var entries []run.Entry
+	var entries []engine.Entry
 	for range 20_000 {
 		d := newDispatch()
 		entries = append(entries, intent(d, now.Add(-2*time.Hour)), effect(d, now.Add(-2*time.Hour)), settled(d))
@@ -94,7 +94,7 @@ func TestCompactGivesSpaceBack(t *testing.T) {
 func TestAdminOfAMissingJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	_, check := journal.Check(path)
-	list := journal.List(path, func(run.Fact) error { return nil })
+	list := journal.List(path, func(engine.Fact) error { return nil })
 	_, _, compact := journal.Compact(path)
 	for name, err := range map[string]error{"check": check, "list": list, "compact": compact} {
 		if !errors.Is(err, fs.ErrNotExist) {

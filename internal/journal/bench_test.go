@@ -11,8 +11,8 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // BenchmarkJob is what one write costs the journal: an intent, an effect, a mark that it is settled.
@@ -68,7 +68,7 @@ func BenchmarkBatch(b *testing.B) {
 				b.Fatal(err)
 			}
 			var records atomic.Int64
-			put := func(d run.DispatchID, to int, v any) error {
+			put := func(d engine.DispatchID, to int, v any) error {
 				value, err := json.Marshal(v)
 				if err != nil {
 					return err
@@ -162,7 +162,7 @@ func BenchmarkOpen(b *testing.B) {
 		b.Fatal(err)
 	}
 	for range 100 {
-		var entries []run.Entry
+		var entries []engine.Entry
 		for range 1000 {
 			d := newDispatch()
 			entries = append(entries, intent(d, time.Now()), effect(d, time.Now()), settled(d))

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // Values are written by hand, not as JSON: a job writes two, and the product's whole cost per job is counted in tens of
@@ -55,11 +55,11 @@ func limitFields(l *budget.Limits) [7]*int64 {
 	}
 }
 
-func intentTexts(i *run.Intent) [9]*string {
+func intentTexts(i *engine.Intent) [9]*string {
 	return [...]*string{&i.Tenant, &i.RunID, &i.Queue, &i.Workflow, &i.Owner, &i.Actor, &i.Purpose, &i.Step, &i.Tool}
 }
 
-func encodeIntent(i *run.Intent) []byte {
+func encodeIntent(i *engine.Intent) []byte {
 	b := make([]byte, 0, 192+len(i.Args)+len(i.Proposed)+len(i.Purpose))
 	b = appendHead(b, intentVersion, i.At)
 	for _, s := range intentTexts(i) {
@@ -76,8 +76,8 @@ func encodeIntent(i *run.Intent) []byte {
 	return appendRaw(b, i.Proposed)
 }
 
-func decodeIntent(d run.DispatchID, b []byte) (run.Intent, error) {
-	i := run.Intent{Dispatch: d}
+func decodeIntent(d engine.DispatchID, b []byte) (engine.Intent, error) {
+	i := engine.Intent{Dispatch: d}
 	r := reader{rest: b}
 	i.At = r.head(intentVersion)
 	for _, s := range intentTexts(&i) {
@@ -93,7 +93,7 @@ func decodeIntent(d run.DispatchID, b []byte) (run.Intent, error) {
 	i.Args = r.raw()
 	i.Proposed = r.raw()
 	if err := r.end(); err != nil {
-		return run.Intent{}, fmt.Errorf("intent of dispatch %s: %w", d, err)
+		return engine.Intent{}, fmt.Errorf("intent of dispatch %s: %w", d, err)
 	}
 	return i, nil
 }
@@ -116,7 +116,7 @@ func flag(set bool, bit byte) byte {
 
 // encodeEffect leaves Reply.Seen out: it decides nothing, and one field more would keep the version before from opening
 // the file.
-func encodeEffect(e *run.EffectFact) ([]byte, error) {
+func encodeEffect(e *engine.EffectFact) ([]byte, error) {
 	p := &e.Reply
 	b := make([]byte, 0, 128+len(p.Result))
 	b = appendHead(b, effectVersion, e.At)
@@ -147,8 +147,8 @@ func encodeEffect(e *run.EffectFact) ([]byte, error) {
 	return b, nil
 }
 
-func decodeEffect(d run.DispatchID, b []byte) (run.EffectFact, error) {
-	e := run.EffectFact{Dispatch: d}
+func decodeEffect(d engine.DispatchID, b []byte) (engine.EffectFact, error) {
+	e := engine.EffectFact{Dispatch: d}
 	p := &e.Reply
 	r := reader{rest: b}
 	e.At = r.head(effectVersion)
@@ -171,7 +171,7 @@ func decodeEffect(d run.DispatchID, b []byte) (run.EffectFact, error) {
 		err = json.Unmarshal(details, &p.Details) // which keeps every digit of numbers
 	}
 	if err != nil {
-		return run.EffectFact{}, fmt.Errorf("effect of dispatch %s: %w", d, err)
+		return engine.EffectFact{}, fmt.Errorf("effect of dispatch %s: %w", d, err)
 	}
 	return e, nil
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // fillValue sets every field below v to something that is not its zero value, so that a field that a later version of the
@@ -42,8 +42,8 @@ func fillValue(t *testing.T, v reflect.Value, n *int) {
 }
 
 func TestEveryFieldSurvives(t *testing.T) {
-	var intent run.Intent
-	var effect run.EffectFact
+	var intent engine.Intent
+	var effect engine.EffectFact
 	n := 0
 	fillValue(t, reflect.ValueOf(&intent).Elem(), &n)
 	fillValue(t, reflect.ValueOf(&effect).Elem(), &n)
@@ -68,7 +68,7 @@ func TestEveryFieldSurvives(t *testing.T) {
 
 func TestEachFlagIsItsOwn(t *testing.T) {
 	for _, r := range []envelope.Reply{{}, {OK: true}, {LookUp: true}, {NotSent: true}, {NoReply: true}, {Result: json.RawMessage{}}, {Ref: &envelope.ObjectRef{}}} {
-		want := run.EffectFact{Dispatch: "d", Reply: r}
+		want := engine.EffectFact{Dispatch: "d", Reply: r}
 		b, err := encodeEffect(&want)
 		if err != nil {
 			t.Fatal(err)
@@ -97,7 +97,7 @@ func TestKeys(t *testing.T) {
 		{"fifteen-letters", false}, // its key has 16 bytes
 		{strings.Repeat("d", 255), false},
 	} {
-		key, err := keyOf(run.DispatchID(tc.id))
+		key, err := keyOf(engine.DispatchID(tc.id))
 		if err != nil {
 			t.Errorf("%s: %v", tc.id, err)
 			continue
@@ -110,7 +110,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"", strings.Repeat("d", 256)} {
-		if _, err := keyOf(run.DispatchID(id)); err == nil {
+		if _, err := keyOf(engine.DispatchID(id)); err == nil {
 			t.Errorf("an id of %d bytes was taken", len(id))
 		}
 	}
@@ -124,8 +124,8 @@ func TestKeys(t *testing.T) {
 // FuzzDecode feeds the decoders what a damaged page could hold: they give an error or a value that means the same when
 // it is written again.
 func FuzzDecode(f *testing.F) {
-	intent := run.Intent{Dispatch: "d", Tenant: "acme", Args: json.RawMessage(`{"a":1}`), Attempt: 1, At: 7}
-	effect, err := encodeEffect(&run.EffectFact{Dispatch: "d", Reply: envelope.Reply{OK: true, Result: json.RawMessage(`null`), Details: envelope.Details{"a": json.Number("1")}}})
+	intent := engine.Intent{Dispatch: "d", Tenant: "acme", Args: json.RawMessage(`{"a":1}`), Attempt: 1, At: 7}
+	effect, err := encodeEffect(&engine.EffectFact{Dispatch: "d", Reply: envelope.Reply{OK: true, Result: json.RawMessage(`null`), Details: envelope.Details{"a": json.Number("1")}}})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentrun/executor/pkg/run"
+	"github.com/agentrun/executor/internal/engine"
 )
 
 const (
@@ -87,7 +87,7 @@ func (c *committer) init() {
 // Write makes the entries durable, all or none: they are on disk when it returns nil. It may be called by thousands of
 // goroutines; all that waits shares one transaction. ErrFull says that the disk is full and that nothing was written. If
 // ctx ends first its error is returned and the entries may be in the journal or not.
-func (j *Journal) Write(ctx context.Context, entries ...run.Entry) error {
+func (j *Journal) Write(ctx context.Context, entries ...engine.Entry) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("journal: write: %w", err)
 	}
@@ -109,7 +109,7 @@ func (j *Journal) Write(ctx context.Context, entries ...run.Entry) error {
 
 // Later writes the entries with the next commit, or with one of its own after about 100 ms. It promises nothing and is
 // meant for Settled; an entry that cannot be encoded is dropped.
-func (j *Journal) Later(entries ...run.Entry) {
+func (j *Journal) Later(entries ...engine.Entry) {
 	ops, _, err := encode(entries)
 	if err != nil || len(ops) == 0 {
 		return
@@ -134,7 +134,7 @@ func (j *Journal) Err() error {
 	return j.failure
 }
 
-func encode(entries []run.Entry) (ops []op, bytes int, err error) {
+func encode(entries []engine.Entry) (ops []op, bytes int, err error) {
 	ops = make([]op, 0, len(entries))
 	for i := range entries {
 		var o op

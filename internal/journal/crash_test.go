@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/journal/journaltest"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // roleEnv makes the test binary play another process: "hold" opens the journal and waits for the end of its input,
@@ -122,25 +122,25 @@ func TestSecondProcessIsRefused(t *testing.T) {
 // its intent and its effect, and the journal opens each time.
 func TestKilledWriterLosesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
-	acked := map[run.DispatchID]bool{}
+	acked := map[engine.DispatchID]bool{}
 	for round := range 5 {
 		cmd, lines := process(t, "write", path)
 		for n := 0; n < 200+300*round && lines.Scan(); n++ {
-			acked[run.DispatchID(lines.Text())] = true
+			acked[engine.DispatchID(lines.Text())] = true
 		}
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		for lines.Scan() { // printed before it died
 			if d := lines.Text(); len(d) == 36 {
-				acked[run.DispatchID(d)] = true
+				acked[engine.DispatchID(d)] = true
 			}
 		}
 		_ = cmd.Wait()
 
 		journaltest.Verify(t, path)
 		found := 0
-		err := journal.List(path, func(f run.Fact) error {
+		err := journal.List(path, func(f engine.Fact) error {
 			if acked[f.Intent.Dispatch] && f.Effect != nil && f.Intent.Tenant == "acme" {
 				found++
 			}

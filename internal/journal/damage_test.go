@@ -13,9 +13,9 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/journal/journaltest"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // sample makes a closed journal with branch pages, inline buckets gone, free pages, a long value and some facts
@@ -25,7 +25,7 @@ func sample(t *testing.T) []byte {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	j := journaltest.OpenAt(t, path, journal.Options{})
 	for range 5 {
-		var entries []run.Entry
+		var entries []engine.Entry
 		for i := range 40 {
 			d := newDispatch()
 			entries = append(entries, intent(d, time.Now()), effect(d, time.Now()))
@@ -72,7 +72,7 @@ func refused(t *testing.T, what string, content []byte) {
 	if !errors.Is(err, journal.ErrDamaged) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "executor journal check") {
 		t.Errorf("%s: the refusal is %v", what, err)
 	}
-	if err := journal.List(path, func(run.Fact) error { return nil }); !errors.Is(err, journal.ErrDamaged) {
+	if err := journal.List(path, func(engine.Fact) error { return nil }); !errors.Is(err, journal.ErrDamaged) {
 		t.Errorf("%s: list gave %v", what, err)
 	}
 	if _, _, err := journal.Compact(path); !errors.Is(err, journal.ErrDamaged) {
@@ -238,7 +238,7 @@ func TestFlippedBytesAreRefused(t *testing.T) {
 func contents(t *testing.T, path string) string {
 	t.Helper()
 	var b strings.Builder
-	err := journal.List(path, func(f run.Fact) error {
+	err := journal.List(path, func(f engine.Fact) error {
 		fmt.Fprintf(&b, "%+v %+v %v\n", f.Intent, f.Effect, f.Settled)
 		return nil
 	})

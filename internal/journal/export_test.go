@@ -1,6 +1,8 @@
 package journal
 
-import "github.com/agentrun/executor/pkg/run"
+import (
+	"github.com/agentrun/executor/internal/engine"
+)
 
 // EncodeForBenchmark encodes an entry as Write does.
-func EncodeForBenchmark(e run.Entry) { _, _, _ = encode([]run.Entry{e}) }
+func EncodeForBenchmark(e engine.Entry) { _, _, _ = encode([]engine.Entry{e}) }

@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/agentrun/executor/pkg/run"
+	"github.com/agentrun/executor/internal/engine"
 )
 
-func testIntent(d run.DispatchID) run.Entry {
-	return run.Entry{Intent: &run.Intent{Dispatch: d, Tenant: "acme", RunID: "r", Step: "s", Tool: "t", Args: []byte(`{}`)}}
+func testIntent(d engine.DispatchID) engine.Entry {
+	return engine.Entry{Intent: &engine.Intent{Dispatch: d, Tenant: "acme", RunID: "r", Step: "s", Tool: "t", Args: []byte(`{}`)}}
 }
 
 func openTemp(t *testing.T, o Options) (*Journal, string) {
@@ -50,7 +50,7 @@ func TestFailedSync(t *testing.T) {
 	if err := unix.Dup3(int(null.Fd()), fd, 0); err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range []run.DispatchID{"lost 1", "lost 2"} { // the second meets the repair, which fails too
+	for _, d := range []engine.DispatchID{"lost 1", "lost 2"} { // the second meets the repair, which fails too
 		if err := j.Write(ctx, testIntent(d)); err == nil || errors.Is(err, ErrFull) || j.Err() == nil {
 			t.Errorf("a write whose sync failed: %v, %v", err, j.Err())
 		}
@@ -67,8 +67,8 @@ func TestFailedSync(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	var got []run.DispatchID
-	if err := List(path, func(f run.Fact) error { got = append(got, f.Intent.Dispatch); return nil }); err != nil {
+	var got []engine.DispatchID
+	if err := List(path, func(f engine.Fact) error { got = append(got, f.Intent.Dispatch); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if len(got) != 2 || got[0] != "after" || got[1] != "before" {
@@ -110,7 +110,7 @@ func TestDamageWhileOpen(t *testing.T) {
 			if !errors.Is(j.Err(), ErrDamaged) {
 				t.Errorf("the last commit's error is %v", j.Err())
 			}
-			j.Later(run.Entry{Settled: "d"})
+			j.Later(engine.Entry{Settled: "d"})
 			if err := j.Close(); err != nil {
 				t.Errorf("close: %v", err)
 			}
@@ -156,7 +156,7 @@ func TestContextEndsWhileWaiting(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := false
-	if err := List(j.Path(), func(f run.Fact) error { found = found || f.Intent.Dispatch == "b"; return nil }); err != nil || !found {
+	if err := List(j.Path(), func(f engine.Fact) error { found = found || f.Intent.Dispatch == "b"; return nil }); err != nil || !found {
 		t.Errorf("the entry that waited when the journal was closed: %v, %v", found, err)
 	}
 }

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/journal/journaltest"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // smallDisk mounts a file system of 20 MB for the test.
@@ -37,7 +37,7 @@ func smallDisk(t *testing.T) string {
 // outcome of every write, as its caller saw it.
 type outcomes struct {
 	mu            sync.Mutex
-	acked, failed []run.DispatchID
+	acked, failed []engine.DispatchID
 }
 
 // fillUp writes with 16 goroutines until each has been told that the disk is full.

@@ -16,18 +16,18 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/journal/journaltest"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
-func newDispatch() run.DispatchID { return run.DispatchID(uuid.Must(uuid.NewV7()).String()) }
+func newDispatch() engine.DispatchID { return engine.DispatchID(uuid.Must(uuid.NewV7()).String()) }
 
-func intent(d run.DispatchID, at time.Time) run.Entry {
-	return run.Entry{Intent: &run.Intent{
+func intent(d engine.DispatchID, at time.Time) engine.Entry {
+	return engine.Entry{Intent: &engine.Intent{
 		Dispatch: d, Tenant: "acme", RunID: "run_1042", Queue: "default", Workflow: "resolve_billing_case",
 		Owner: "billing-oncall", Actor: "agent:support", Purpose: "Apply the approved goodwill credit and tell the customer",
 		Budget: budget.Limits{MaxTurns: 12, MaxToolCalls: 8, MaxAttemptsPerStep: 3, MaxElapsedMillis: 45000, MaxInputTokens: 50000, MaxOutputTokens: 8000, MaxEstimatedCostMinorUnits: 25},
@@ -36,22 +36,22 @@ func intent(d run.DispatchID, at time.Time) run.Entry {
 	}}
 }
 
-func effect(d run.DispatchID, at time.Time) run.Entry {
-	return run.Entry{Effect: &run.EffectFact{
+func effect(d engine.DispatchID, at time.Time) engine.Entry {
+	return engine.Entry{Effect: &engine.EffectFact{
 		Dispatch: d, Reply: envelope.Reply{OK: true, Result: json.RawMessage(`{"credit_id":"cr_3"}`), EvidenceRef: "cr_3"}, At: envelope.TimeOf(at),
 	}}
 }
 
-func settled(d run.DispatchID) run.Entry { return run.Entry{Settled: d} }
+func settled(d engine.DispatchID) engine.Entry { return engine.Entry{Settled: d} }
 
-func write(t testing.TB, j *journal.Journal, entries ...run.Entry) {
+func write(t testing.TB, j *journal.Journal, entries ...engine.Entry) {
 	t.Helper()
 	if err := j.Write(context.Background(), entries...); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func unsettled(t testing.TB, j *journal.Journal) []run.Fact {
+func unsettled(t testing.TB, j *journal.Journal) []engine.Fact {
 	t.Helper()
 	facts, err := j.Unsettled()
 	if err != nil {
@@ -65,7 +65,7 @@ func TestFactsComeBack(t *testing.T) {
 	j := journaltest.OpenAt(t, path, journal.Options{})
 	now := time.Now()
 	a, b, c := newDispatch(), newDispatch(), newDispatch()
-	other, orphan := run.DispatchID("another-kind-of-id"), newDispatch()
+	other, orphan := engine.DispatchID("another-kind-of-id"), newDispatch()
 	write(t, j, intent(a, now))
 	write(t, j, effect(a, now), intent(b, now)) // one transaction: a step's effect and the next step's intent
 	write(t, j, settled(a), intent(c, now), intent(other, now), effect(orphan, now))
@@ -74,18 +74,18 @@ func TestFactsComeBack(t *testing.T) {
 	}
 
 	j = journaltest.OpenAt(t, path, journal.Options{})
-	var got []run.DispatchID
+	var got []engine.DispatchID
 	for _, f := range unsettled(t, j) {
 		got = append(got, f.Intent.Dispatch)
 		if f.Settled || !reflect.DeepEqual(f.Intent, *intent(f.Intent.Dispatch, now).Intent) {
 			t.Errorf("fact %+v", f)
 		}
 	}
-	if want := []run.DispatchID{b, c, other}; !reflect.DeepEqual(got, want) {
+	if want := []engine.DispatchID{b, c, other}; !reflect.DeepEqual(got, want) {
 		t.Errorf("unsettled: %v, want %v", got, want)
 	}
 	var all []string
-	err := j.Facts(func(f run.Fact) error {
+	err := j.Facts(func(f engine.Fact) error {
 		all = append(all, fmt.Sprintf("%s effect=%v settled=%v tenant=%q", f.Intent.Dispatch, f.Effect != nil, f.Settled, f.Intent.Tenant))
 		return nil
 	})
@@ -110,7 +110,7 @@ func TestFactsComeBack(t *testing.T) {
 		t.Errorf("get of an unknown dispatch: %v, %v", ok, err)
 	}
 	stop := errors.New("stop")
-	if err := j.Facts(func(run.Fact) error { return stop }); !errors.Is(err, stop) {
+	if err := j.Facts(func(engine.Fact) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("Facts gave %v", err)
 	}
 }
@@ -119,15 +119,15 @@ func TestFactsComeBack(t *testing.T) {
 func TestMoreFactsThanOnePiece(t *testing.T) {
 	j := journaltest.Open(t)
 	const n = 1000
-	entries := make([]run.Entry, 0, n)
-	want := make([]run.DispatchID, n)
+	entries := make([]engine.Entry, 0, n)
+	want := make([]engine.DispatchID, n)
 	for i := range want {
 		want[i] = newDispatch()
 		entries = append(entries, intent(want[i], time.Now()))
 	}
 	write(t, j, entries...)
-	var all, open []run.DispatchID
-	if err := j.Facts(func(f run.Fact) error { all = append(all, f.Intent.Dispatch); return nil }); err != nil {
+	var all, open []engine.DispatchID
+	if err := j.Facts(func(f engine.Fact) error { all = append(all, f.Intent.Dispatch); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range unsettled(t, j) {
@@ -216,7 +216,7 @@ func TestWriteRefusals(t *testing.T) {
 	both.Settled = d
 	nan := effect(d, time.Now())
 	nan.Effect.Reply.Details = envelope.Details{"f": func() {}}
-	for name, e := range map[string]run.Entry{"empty": {}, "two fields": both, "no dispatch": intent("", time.Now()), "details": nan} {
+	for name, e := range map[string]engine.Entry{"empty": {}, "two fields": both, "no dispatch": intent("", time.Now()), "details": nan} {
 		if err := j.Write(context.Background(), intent(newDispatch(), time.Now()), e); err == nil {
 			t.Errorf("%s: written", name)
 		}

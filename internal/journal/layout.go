@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 
-	"github.com/agentrun/executor/pkg/run"
+	"github.com/agentrun/executor/internal/engine"
 )
 
 // The layout on disk, format 1. Four buckets:
@@ -89,7 +89,7 @@ const (
 var errDispatch = errors.New("a dispatch id has 1 to 255 bytes")
 
 // keyOf is the key of a dispatch.
-func keyOf(d run.DispatchID) ([]byte, error) {
+func keyOf(d engine.DispatchID) ([]byte, error) {
 	if len(d) == 0 || len(d) > dispatchBytes {
 		return nil, errDispatch
 	}
@@ -136,10 +136,10 @@ func nibble(c byte) byte {
 }
 
 // dispatchOf is the dispatch of a key.
-func dispatchOf(key []byte) (run.DispatchID, error) {
+func dispatchOf(key []byte) (engine.DispatchID, error) {
 	switch {
 	case len(key) > 1 && key[0] == otherID:
-		return run.DispatchID(key[1:]), nil
+		return engine.DispatchID(key[1:]), nil
 	case len(key) == 16:
 		const hex = "0123456789abcdef"
 		b := make([]byte, 0, 36)
@@ -149,7 +149,7 @@ func dispatchOf(key []byte) (run.DispatchID, error) {
 			}
 			b = append(b, hex[c>>4], hex[c&15])
 		}
-		return run.DispatchID(b), nil
+		return engine.DispatchID(b), nil
 	}
 	return "", fmt.Errorf("%x is no key of a dispatch", key)
 }

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/journal/journaltest"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // What the journal maps of its file does not stay in the process's memory (with large results it would be the whole file),
@@ -23,14 +23,14 @@ func TestMappedPagesAreForgotten(t *testing.T) {
 	j := journaltest.OpenAt(t, path, journal.Options{})
 	const writes, each = 100, 1 << 20
 	large := json.RawMessage(`"` + strings.Repeat("x", each) + `"`)
-	read := func(d run.DispatchID) {
+	read := func(d engine.DispatchID) {
 		t.Helper()
 		f, ok, err := j.Get(d)
 		if err != nil || !ok || f.Effect == nil || !bytes.Equal(f.Effect.Reply.Result, large) {
 			t.Fatalf("%s: %v, %v", d, ok, err)
 		}
 	}
-	dispatches := make([]run.DispatchID, writes)
+	dispatches := make([]engine.DispatchID, writes)
 	for i := range dispatches {
 		d := newDispatch()
 		e := effect(d, time.Now())

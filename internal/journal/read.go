@@ -9,7 +9,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 
-	"github.com/agentrun/executor/pkg/run"
+	"github.com/agentrun/executor/internal/engine"
 )
 
 // chunkFacts is how many facts one read transaction gives: a long one would keep pages from being used again and make a
@@ -49,8 +49,8 @@ func view(path string, db *bolt.DB, fn func(views) error) error {
 }
 
 // Unsettled gives the facts that no Settled was written for, oldest first: what a start has to look at.
-func (j *Journal) Unsettled() ([]run.Fact, error) {
-	var facts []run.Fact
+func (j *Journal) Unsettled() ([]engine.Fact, error) {
+	var facts []engine.Fact
 	var after []byte
 	for {
 		n := 0
@@ -75,12 +75,12 @@ func (j *Journal) Unsettled() ([]run.Fact, error) {
 
 // Facts calls fn for every fact, oldest first, until fn returns an error, which it returns. A fact that is written
 // meanwhile may be seen or not. An effect whose intent is not known comes with an Intent that has only the dispatch.
-func (j *Journal) Facts(fn func(run.Fact) error) error { return facts(j.path, j.db, fn) }
+func (j *Journal) Facts(fn func(engine.Fact) error) error { return facts(j.path, j.db, fn) }
 
-func facts(path string, db *bolt.DB, fn func(run.Fact) error) error {
+func facts(path string, db *bolt.DB, fn func(engine.Fact) error) error {
 	var after []byte
 	for {
-		chunk := make([]run.Fact, 0, chunkFacts)
+		chunk := make([]engine.Fact, 0, chunkFacts)
 		err := view(path, db, func(v views) error {
 			m := merge(v, after)
 			for k := m.key(); k != nil && len(chunk) < chunkFacts; k = m.next() {
@@ -108,10 +108,10 @@ func facts(path string, db *bolt.DB, fn func(run.Fact) error) error {
 }
 
 // Get gives what is known of one dispatch; false if nothing is.
-func (j *Journal) Get(d run.DispatchID) (f run.Fact, ok bool, err error) {
+func (j *Journal) Get(d engine.DispatchID) (f engine.Fact, ok bool, err error) {
 	key, err := keyOf(d)
 	if err != nil {
-		return run.Fact{}, false, fmt.Errorf("journal: get: %w", err)
+		return engine.Fact{}, false, fmt.Errorf("journal: get: %w", err)
 	}
 	err = j.view(func(v views) error {
 		if ok = v.intents.Get(key) != nil || v.effects.Get(key) != nil; !ok {
@@ -124,31 +124,31 @@ func (j *Journal) Get(d run.DispatchID) (f run.Fact, ok bool, err error) {
 }
 
 // factAt puts together what the buckets have for a key. What it returns holds no memory of the transaction.
-func factAt(path string, v views, key []byte) (run.Fact, error) {
+func factAt(path string, v views, key []byte) (engine.Fact, error) {
 	d, err := dispatchOf(key)
 	if err != nil {
-		return run.Fact{}, damaged(path, err.Error())
+		return engine.Fact{}, damaged(path, err.Error())
 	}
-	f := run.Fact{Intent: run.Intent{Dispatch: d}, Settled: v.unsettled.Get(key) == nil}
+	f := engine.Fact{Intent: engine.Intent{Dispatch: d}, Settled: v.unsettled.Get(key) == nil}
 	if value := v.intents.Get(key); value != nil {
 		payload, ok := open(tagIntent, key, value)
 		if !ok {
-			return run.Fact{}, damaged(path, fmt.Sprintf("the intent of dispatch %s does not match its checksum", d))
+			return engine.Fact{}, damaged(path, fmt.Sprintf("the intent of dispatch %s does not match its checksum", d))
 		}
 		if f.Intent, err = decodeIntent(d, payload); err != nil {
-			return run.Fact{}, damaged(path, err.Error())
+			return engine.Fact{}, damaged(path, err.Error())
 		}
 	} else if !f.Settled {
-		return run.Fact{}, damaged(path, fmt.Sprintf("the intent of unsettled dispatch %s is missing", d))
+		return engine.Fact{}, damaged(path, fmt.Sprintf("the intent of unsettled dispatch %s is missing", d))
 	}
 	if value := v.effects.Get(key); value != nil {
 		payload, ok := open(tagEffect, key, value)
 		if !ok {
-			return run.Fact{}, damaged(path, fmt.Sprintf("the effect of dispatch %s does not match its checksum", d))
+			return engine.Fact{}, damaged(path, fmt.Sprintf("the effect of dispatch %s does not match its checksum", d))
 		}
 		e, err := decodeEffect(d, payload)
 		if err != nil {
-			return run.Fact{}, damaged(path, err.Error())
+			return engine.Fact{}, damaged(path, err.Error())
 		}
 		f.Effect = &e
 	}

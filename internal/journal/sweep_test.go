@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/journal/journaltest"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 func TestSweepKeepsWhatIsYoungOrUnsettled(t *testing.T) {
@@ -20,11 +20,11 @@ func TestSweepKeepsWhatIsYoungOrUnsettled(t *testing.T) {
 	j := journaltest.OpenAt(t, filepath.Join(t.TempDir(), "journal.db"),
 		journal.Options{Retention: time.Hour, Now: func() time.Time { return now }})
 	old, young := now.Add(-2*time.Hour), now.Add(-time.Minute)
-	ids := map[string]run.DispatchID{}
+	ids := map[string]engine.DispatchID{}
 	add := func(name string, at, effectAt time.Time, done bool) {
 		d := newDispatch()
 		if name == "old, other id" || name == "young, other id" {
-			d = run.DispatchID(name)
+			d = engine.DispatchID(name)
 		}
 		ids[name] = d
 		write(t, j, intent(d, at))
@@ -75,7 +75,7 @@ func TestSweepGoesOnBehindWhatItKeeps(t *testing.T) {
 	now := time.Now()
 	j := journaltest.OpenAt(t, filepath.Join(t.TempDir(), "journal.db"),
 		journal.Options{Retention: time.Hour, Now: func() time.Time { return now.Add(2 * time.Hour) }})
-	var entries []run.Entry
+	var entries []engine.Entry
 	want := 0
 	for i := range 4000 {
 		d := newDispatch()

@@ -11,8 +11,8 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // A journal that a newer version wrote is no damaged one: it is refused as it is, and the message says what to do.
@@ -52,8 +52,8 @@ func TestJournalOfANewerVersion(t *testing.T) {
 		}
 		at := envelope.TimeOf(time.Now())
 		if err := errors.Join(
-			j.Write(t.Context(), run.Entry{Intent: &run.Intent{Dispatch: "d1", Tenant: "acme", RunID: "r1", Step: "a", Tool: "pay", At: at}}),
-			j.Write(t.Context(), run.Entry{Effect: &run.EffectFact{Dispatch: "d1", Reply: envelope.Reply{OK: true}, At: at}}, run.Entry{Settled: "d1"}),
+			j.Write(t.Context(), engine.Entry{Intent: &engine.Intent{Dispatch: "d1", Tenant: "acme", RunID: "r1", Step: "a", Tool: "pay", At: at}}),
+			j.Write(t.Context(), engine.Entry{Effect: &engine.EffectFact{Dispatch: "d1", Reply: envelope.Reply{OK: true}, At: at}}, engine.Entry{Settled: "d1"}),
 			j.Close(),
 		); err != nil {
 			t.Fatal(err)
@@ -76,7 +76,7 @@ func TestJournalOfANewerVersion(t *testing.T) {
 		if _, err := Check(path); !errors.Is(err, ErrNewer) {
 			t.Errorf("%s: check gave %v", c.what, err)
 		}
-		if err := List(path, func(run.Fact) error { return nil }); !errors.Is(err, ErrNewer) {
+		if err := List(path, func(engine.Fact) error { return nil }); !errors.Is(err, ErrNewer) {
 			t.Errorf("%s: list gave %v", c.what, err)
 		}
 		if _, _, err := Compact(path); !errors.Is(err, ErrNewer) {

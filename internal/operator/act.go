@@ -6,6 +6,7 @@ import (
 	"errors"
 	"reflect"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -13,19 +14,19 @@ import (
 )
 
 // decision is one of the core's answers to a letter.
-type decision func(r *run.Run, c run.Call) (*run.Answer, *run.Refusal)
+type decision func(r *engine.Run, c engine.Call) (*engine.Answer, *engine.Refusal)
 
 // settle answers a letter: record first, then its message, what is owed, a wake. The same call again gets the first
 // answer. A call that names no letter is bound to the one that it met first, so that it never answers the next one after
 // losing a race.
-func (o *Operator) settle(ctx context.Context, id run.ID, c run.Call, decide decision) (*run.Answer, error) {
+func (o *Operator) settle(ctx context.Context, id run.ID, c engine.Call, decide decision) (*engine.Answer, error) {
 	if err := person(c.By); err != nil {
 		return nil, err
 	}
 	if err := why(c.Reason); err != nil {
 		return nil, err
 	}
-	var answer run.Answer
+	var answer engine.Answer
 	owner := ""
 	h, err := o.change(ctx, id, func(h *record.Handle) (bool, error) {
 		r := h.Run
@@ -56,7 +57,7 @@ func (o *Operator) replay(ctx context.Context, tenant string, q *ReplayRequest) 
 	if err != nil {
 		return nil, err
 	}
-	decide := func(r *run.Run, c run.Call) (*run.Answer, *run.Refusal) { return r.Replay(c, with) }
+	decide := func(r *engine.Run, c engine.Call) (*engine.Answer, *engine.Refusal) { return r.Replay(c, with) }
 	if q.Filter != nil {
 		if q.RunID != "" || q.Letter != "" || q.Args != nil {
 			return nil, badRequest("a replay in bulk takes filter, limit, by, reason and add_budget only")
@@ -67,7 +68,7 @@ func (o *Operator) replay(ctx context.Context, tenant string, q *ReplayRequest) 
 	if err != nil {
 		return nil, err
 	}
-	a, err := o.settle(ctx, id, run.Call{Letter: q.Letter, By: q.By, Reason: q.Reason}, decide)
+	a, err := o.settle(ctx, id, engine.Call{Letter: q.Letter, By: q.By, Reason: q.Reason}, decide)
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +76,8 @@ func (o *Operator) replay(ctx context.Context, tenant string, q *ReplayRequest) 
 }
 
 // replayWith reads what a replay may change.
-func (o *Operator) replayWith(q *ReplayRequest) (run.ReplayWith, error) {
-	with := run.ReplayWith{Args: q.Args, Max: o.Defaults().MaxBudget}
+func (o *Operator) replayWith(q *ReplayRequest) (engine.ReplayWith, error) {
+	with := engine.ReplayWith{Args: q.Args, Max: o.Defaults().MaxBudget}
 	if q.AddBudget != nil {
 		with.Add = new(budget.Request)
 		known := fieldsOf(reflect.ValueOf(with.Add).Elem())
@@ -88,7 +89,7 @@ func (o *Operator) replayWith(q *ReplayRequest) (run.ReplayWith, error) {
 }
 
 func (o *Operator) discard(ctx context.Context, tenant string, q *DiscardRequest) (any, error) {
-	decide := (*run.Run).Discard
+	decide := (*engine.Run).Discard
 	if q.Filter != nil {
 		if q.RunID != "" || q.Letter != "" {
 			return nil, badRequest("a discard in bulk takes filter, limit, by and reason only")
@@ -99,7 +100,7 @@ func (o *Operator) discard(ctx context.Context, tenant string, q *DiscardRequest
 	if err != nil {
 		return nil, err
 	}
-	if _, err := o.settle(ctx, id, run.Call{Letter: q.Letter, By: q.By, Reason: q.Reason}, decide); err != nil {
+	if _, err := o.settle(ctx, id, engine.Call{Letter: q.Letter, By: q.By, Reason: q.Reason}, decide); err != nil {
 		return nil, err
 	}
 	return EpisodeReply{OK: true}, nil
@@ -116,10 +117,10 @@ func (o *Operator) resolve(ctx context.Context, tenant string, q *ResolveRequest
 	if err := evidence(q.CommitState, q.EvidenceRef); err != nil {
 		return nil, err
 	}
-	res := run.Resolution{CommitState: q.CommitState, Result: q.Result, EvidenceRef: q.EvidenceRef}
+	res := engine.Resolution{CommitState: q.CommitState, Result: q.Result, EvidenceRef: q.EvidenceRef}
 	var since envelope.Time
 	var tool string
-	a, err := o.settle(ctx, id, run.Call{Letter: q.Letter, Step: q.Step, By: q.By, Reason: q.Reason}, func(r *run.Run, c run.Call) (*run.Answer, *run.Refusal) {
+	a, err := o.settle(ctx, id, engine.Call{Letter: q.Letter, Step: q.Step, By: q.By, Reason: q.Reason}, func(r *engine.Run, c engine.Call) (*engine.Answer, *engine.Refusal) {
 		since, tool = 0, ""
 		before := len(r.Answers)
 		at := endOf(r)
@@ -142,7 +143,7 @@ func (o *Operator) resolve(ctx context.Context, tenant string, q *ResolveRequest
 	return EpisodeReply{OK: true, RunID: id.Run, Episode: a.Episode}, nil
 }
 
-func endOf(r *run.Run) envelope.Time {
+func endOf(r *engine.Run) envelope.Time {
 	if r.End == nil {
 		return r.UpdatedAt
 	}
@@ -172,7 +173,7 @@ func (o *Operator) approve(ctx context.Context, tenant string, q *ApproveRequest
 	if q.Letter == "" {
 		return nil, badRequest("letter is missing: name the letter that you have read by its id")
 	}
-	a, err := o.settle(ctx, id, run.Call{Letter: q.Letter, Step: q.Step, By: q.By, Reason: q.Reason}, (*run.Run).Approve)
+	a, err := o.settle(ctx, id, engine.Call{Letter: q.Letter, Step: q.Step, By: q.By, Reason: q.Reason}, (*engine.Run).Approve)
 	if err != nil {
 		return nil, err
 	}
@@ -239,13 +240,13 @@ func (o *Operator) bulk(ctx context.Context, tenant string, b bulk) (any, error)
 // one answers one letter of many.
 func (o *Operator) one(ctx context.Context, l *letter, b *bulk) Result {
 	out := Result{Tenant: l.id.Tenant, RunID: l.id.Run}
-	call := run.Call{Letter: l.letterID, By: b.by, Reason: b.reason}
+	call := engine.Call{Letter: l.letterID, By: b.by, Reason: b.reason}
 	var err error
 	if b.to != "" {
 		err = o.hand(ctx, l.id, call, b.to, b.filter)
 	} else {
-		var a *run.Answer
-		a, err = o.settle(ctx, l.id, call, func(r *run.Run, c run.Call) (*run.Answer, *run.Refusal) {
+		var a *engine.Answer
+		a, err = o.settle(ctx, l.id, call, func(r *engine.Run, c engine.Call) (*engine.Answer, *engine.Refusal) {
 			if refused := elsewhere(r, b.filter); refused != nil {
 				return nil, refused
 			}
@@ -255,7 +256,7 @@ func (o *Operator) one(ctx context.Context, l *letter, b *bulk) Result {
 			out.Episode = a.Episode
 		}
 	}
-	var refused *run.Refusal
+	var refused *engine.Refusal
 	switch {
 	case err == nil:
 		out.OK = true

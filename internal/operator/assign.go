@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -22,7 +23,7 @@ func (o *Operator) assign(ctx context.Context, tenant string, q *AssignRequest) 
 	if err != nil {
 		return nil, err
 	}
-	if err := o.hand(ctx, id, run.Call{Letter: q.Letter, By: q.By, Reason: q.Reason}, q.To, nil); err != nil {
+	if err := o.hand(ctx, id, engine.Call{Letter: q.Letter, By: q.By, Reason: q.Reason}, q.To, nil); err != nil {
 		return nil, err
 	}
 	return ActionReply{OK: true, RunID: id.Run}, nil
@@ -30,7 +31,7 @@ func (o *Operator) assign(ctx context.Context, tenant string, q *AssignRequest) 
 
 // hand gives one letter to another owner: record first, then the message at the new owner's subject, then that at the former
 // one's is removed, so that the letter is never at neither. A call that names no letter is bound to the one that it met first.
-func (o *Operator) hand(ctx context.Context, id run.ID, c run.Call, to string, chosen *Filter) error {
+func (o *Operator) hand(ctx context.Context, id run.ID, c engine.Call, to string, chosen *Filter) error {
 	if err := person(c.By); err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func (o *Operator) hand(ctx context.Context, id run.ID, c run.Call, to string, c
 }
 
 // elsewhere refuses a letter that was chosen as one owner's and is another's by now.
-func elsewhere(r *run.Run, chosen *Filter) *run.Refusal {
+func elsewhere(r *engine.Run, chosen *Filter) *engine.Refusal {
 	if chosen == nil || chosen.Owner == "" || r.Letter == nil || !r.Letter.Open || r.Letter.Owner == chosen.Owner {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/strictjson"
@@ -133,7 +134,7 @@ func (x *Index) dropped(id run.ID) {
 	}
 }
 
-func claimOf(r *run.Run) *deadletter.Claim {
+func claimOf(r *engine.Run) *deadletter.Claim {
 	if r.Letter == nil || r.Letter.Claim == nil {
 		return nil
 	}

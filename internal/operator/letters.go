@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/strictjson"
@@ -160,7 +161,7 @@ func (o *Operator) claim(ctx context.Context, tenant string, q *ClaimRequest) (a
 		}
 		h, err := o.tryClaim(ctx, l, filter, q.By, time.Duration(seconds*float64(time.Second)))
 		o.release(l)
-		var refused *run.Refusal
+		var refused *engine.Refusal
 		if errors.As(err, &refused) {
 			after = l.place()
 			continue
@@ -224,7 +225,7 @@ func (o *Operator) tryClaim(ctx context.Context, l *letter, f *Filter, by string
 		}
 		return true, nil
 	})
-	var refused *run.Refusal
+	var refused *engine.Refusal
 	if errors.As(err, &refused) && refused.Code == run.NotFound {
 		o.Index.dropped(l.id)
 	}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/strictjson"
@@ -20,7 +21,7 @@ import (
 type Streams interface {
 	port.Waker
 	// FindJob finds the first job of the run that still is in any queue. port.ErrNotFound.
-	FindJob(ctx context.Context, id run.ID) (run.Message, error)
+	FindJob(ctx context.Context, id run.ID) (engine.Message, error)
 	// LastLetter is the sequence of the last letter there is of a tenant ("": of all), LastRun that of the last record; 0 if
 	// there is none.
 	LastLetter(ctx context.Context, tenant string) (uint64, error)
@@ -33,7 +34,7 @@ type Config struct {
 	Streams  Streams
 	Queues   Queues
 	Tools    run.Tools
-	Defaults func() run.Defaults
+	Defaults func() engine.Defaults
 	Index    *Index
 	Random   func() float64 // in [0, 1)
 	Observe  record.Observer
@@ -75,7 +76,7 @@ func Status(code string) string {
 }
 
 // Handle answers one call. refused is nil or says why the call was refused; the reply says so too.
-func (o *Operator) Handle(ctx context.Context, c *Call, tenant string, data []byte) (reply []byte, refused *run.Refusal) {
+func (o *Operator) Handle(ctx context.Context, c *Call, tenant string, data []byte) (reply []byte, refused *engine.Refusal) {
 	limit := callTimeout
 	if c.Bulk {
 		limit = bulkTimeout
@@ -91,8 +92,8 @@ func (o *Operator) Handle(ctx context.Context, c *Call, tenant string, data []by
 	}
 	if !errors.As(err, &refused) {
 		o.Log.Warn("operator call not answered", "call", c.Name(), "tenant", tenant, "error", err)
-		refused = &run.Refusal{Code: Unavailable, Message: "the record could not be read or written in time; make the same call again"}
-		if errors.Is(err, run.ErrNewer) {
+		refused = &engine.Refusal{Code: Unavailable, Message: "the record could not be read or written in time; make the same call again"}
+		if errors.Is(err, engine.ErrNewer) {
 			refused.Message = "the record was written by a newer version than the reconciler that answers; upgrade it, or make the same call again where another one answers"
 		}
 	}
@@ -124,7 +125,7 @@ func (o *Operator) load(ctx context.Context, id run.ID) (*record.Handle, error) 
 	if errors.Is(err, port.ErrNotFound) {
 		return nil, refuse(run.NotFound, "there is no run %s of tenant %s", id.Run, id.Tenant)
 	}
-	if errors.Is(err, run.ErrBroken) {
+	if errors.Is(err, engine.ErrBroken) {
 		return nil, refuse(run.NotAllowed, "the record is left alone until somebody ends the run (runs discard): %v", err)
 	}
 	return h, err

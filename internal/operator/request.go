@@ -6,15 +6,16 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/run"
 )
 
-func refuse(code, format string, args ...any) *run.Refusal {
-	return &run.Refusal{Code: code, Message: fmt.Sprintf(format, args...)}
+func refuse(code, format string, args ...any) *engine.Refusal {
+	return &engine.Refusal{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-func badRequest(format string, args ...any) *run.Refusal {
+func badRequest(format string, args ...any) *engine.Refusal {
 	return refuse(run.BadRequest, format, args...)
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/strictjson"
@@ -139,7 +140,7 @@ func (o *Operator) showRuns(ctx context.Context, chosen []chosenRun, last uint64
 			h, err := o.Records.Load(ctx, c.id)
 			if err == nil {
 				shown[i], err = strictjson.Marshal(shownRun{View: h.Run.View(o.Records.Now())})
-			} else if errors.Is(err, run.ErrNewer) || errors.Is(err, run.ErrBroken) {
+			} else if errors.Is(err, engine.ErrNewer) || errors.Is(err, engine.ErrBroken) {
 				// One run of a newer version, or whose record is broken, must not take the others from the list: its header says what there is to say.
 				shown[i], err = strictjson.Marshal(shownRun{View: &run.View{
 					Tenant: c.id.Tenant, RunID: c.id.Run, Workflow: c.workflow, State: c.state, Episode: c.episode, Steps: []run.StepView{}, CompletedEffects: []envelope.CompletedEffect{},
@@ -187,10 +188,10 @@ func (o *Operator) cancel(ctx context.Context, tenant string, q *CancelRequest) 
 	for attempt := 0; ; attempt++ {
 		changed := false
 		h, err := o.change(ctx, id, func(h *record.Handle) (bool, error) {
-			changed = h.Run.CancelRun(q.By, q.Reason, o.Records.Now()) == run.Applied
+			changed = h.Run.CancelRun(q.By, q.Reason, o.Records.Now()) == engine.Applied
 			return changed, nil
 		})
-		var refused *run.Refusal
+		var refused *engine.Refusal
 		switch {
 		case err == nil:
 			if changed || h.Run.End == nil {
@@ -230,7 +231,7 @@ func (o *Operator) setAside(ctx context.Context, tenant string, q *SetAsideReque
 	switch {
 	case errors.Is(err, port.ErrNotFound):
 		return nil, refuse(run.NotFound, "there is no run %s of tenant %s", id.Run, id.Tenant)
-	case errors.Is(err, run.ErrWhole):
+	case errors.Is(err, engine.ErrWhole):
 		return nil, refuse(run.NotAllowed, "the record of run %s breaks no rule: cancel the run, or settle its letter", id.Run)
 	case err != nil:
 		return nil, err
@@ -252,7 +253,7 @@ func (o *Operator) cancelQueued(ctx context.Context, id run.ID, q *CancelRequest
 		return nil, err
 	}
 	now := o.Records.Now()
-	h := &record.Handle{ID: id, Run: run.CreateCancelled(id, j, o.Defaults(), q.By, q.Reason, now)}
+	h := &record.Handle{ID: id, Run: engine.CreateCancelled(id, j, o.Defaults(), q.By, q.Reason, now)}
 	if err := o.Records.Save(ctx, h); err != nil {
 		return nil, err
 	}
@@ -280,7 +281,7 @@ func (o *Operator) report(ctx context.Context, tenant string, q *ReportRequest) 
 			return nil, badRequest("attempt must be at least 1")
 		}
 	}
-	res := run.Resolution{CommitState: q.CommitState, Result: q.Result, EvidenceRef: q.EvidenceRef}
+	res := engine.Resolution{CommitState: q.CommitState, Result: q.Result, EvidenceRef: q.EvidenceRef}
 	h, err := o.change(ctx, id, func(h *record.Handle) (bool, error) {
 		if _, refused := h.Run.Report(q.Step, attempt, q.By, res, o.Tools, o.Records.Now()); refused != nil {
 			return false, refused

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -97,12 +98,12 @@ type Acker interface {
 // Delivery is a job or a wake in this process's hands until it is acknowledged, released, or the ack wait passes without
 // InProgress. It can come again at any time.
 type Delivery struct {
-	run.Message        // its queue is the consumer's, so always an identifier
-	Wake        bool   // it says only "look"
-	ID          run.ID // as in the subject; not identifiers unless Valid
-	Valid       bool   // the subject's tokens are identifiers of contract §1
-	Subject     string
-	Redelivered bool // a hint only: the server forgets under a crash
+	engine.Message        // its queue is the consumer's, so always an identifier
+	Wake           bool   // it says only "look"
+	ID             run.ID // as in the subject; not identifiers unless Valid
+	Valid          bool   // the subject's tokens are identifiers of contract §1
+	Subject        string
+	Redelivered    bool // a hint only: the server forgets under a crash
 	Acker
 }
 

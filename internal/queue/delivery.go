@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/topology"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // answer is how a delivery is answered. Acknowledgements are not fenced and may be lost.
@@ -70,7 +70,7 @@ func (a *answer) say(body []byte) error {
 }
 
 // delivery makes of a message of a source what its taker gets.
-func (s *source) delivery(m run.Message, subject string, a *answer) port.Delivery {
+func (s *source) delivery(m engine.Message, subject string, a *answer) port.Delivery {
 	tokens := topology.ParseQueueSubject(s.prefix, subject)
 	a.seq, a.subject = m.Seq, subject
 	return port.Delivery{Message: m, Wake: s.wake, ID: tokens.ID, Valid: tokens.Valid, Subject: subject, Acker: a}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/deadletter"
@@ -32,12 +33,12 @@ func TestClaimedLettersCountForABurst(t *testing.T) {
 		now := envelope.TimeOf(time.Now())
 		for i := range deadletter.BurstRuns {
 			id := run.ID{Tenant: "t", Run: string(rune('a' + i))}
-			r := run.Create(id, run.Message{Seq: uint64(i + 1), Time: now, Queue: "default", Data: []byte(`{}`)}, run.Defaults{Owner: "o", Workflow: "w", Actor: "a"}, now)
+			r := engine.Create(id, engine.Message{Seq: uint64(i + 1), Time: now, Queue: "default", Data: []byte(`{}`)}, engine.Defaults{Owner: "o", Workflow: "w", Actor: "a"}, now)
 			if r.End == nil || r.End.Outcome != envelope.Fatal || r.Letter == nil {
 				t.Fatalf("not an end with a letter: %+v", r)
 			}
 			if i < claimed {
-				r.Letter.Claim = &run.Claim{}
+				r.Letter.Claim = &engine.Claim{}
 			}
 			if !rc.untold(r) {
 				t.Error("nobody was told")

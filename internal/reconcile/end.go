@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // overdueGrace is how far a run may be past its deadline, for an unknown write that is being verified, before somebody is
@@ -57,18 +57,18 @@ type telling struct {
 	assigned envelope.Time
 }
 
-func tellingOf(r *run.Run) telling { return telling{r.Episode, r.Letter.Assigned} }
+func tellingOf(r *engine.Run) telling { return telling{r.Episode, r.Letter.Assigned} }
 
 // untold: the letter's owner was not told of this end yet. A claim, a report or a refused job changes the record of an ended
 // run too.
-func (rc *Reconciler) untold(r *run.Run) bool {
+func (rc *Reconciler) untold(r *engine.Run) bool {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
 	return rc.told[r.ID()] != tellingOf(r)
 }
 
 // seesLetter reports whether the message of the run's open letter was seen.
-func (rc *Reconciler) seesLetter(r *run.Run) bool {
+func (rc *Reconciler) seesLetter(r *engine.Run) bool {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
 	return rc.hasLetter(r.ID(), r.Letter.Owner)
@@ -103,7 +103,7 @@ func (rc *Reconciler) alert(ctx context.Context, h *record.Handle) error {
 }
 
 // watchDeadline tells somebody of a run that is past its deadline without an end, once.
-func (rc *Reconciler) watchDeadline(r *run.Run, due envelope.Time) {
+func (rc *Reconciler) watchDeadline(r *engine.Run, due envelope.Time) {
 	id := r.ID()
 	rc.mu.Lock()
 	if r.Deadline == 0 || due.Sub(r.Deadline) < overdueGrace {

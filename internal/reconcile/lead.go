@@ -9,11 +9,11 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // FleetSchema is the schema name of the reconcilers' own record.
@@ -24,9 +24,9 @@ const fleetLease = 5 * time.Second
 
 // fleetState is the record of which reconciler is active.
 type fleetState struct {
-	Schema string     `json:"schema"`
-	Lease  *run.Lease `json:"lease,omitempty"`
-	ID     string     `json:"id,omitempty"` // the --id of the active one, for people
+	Schema string        `json:"schema"`
+	Lease  *engine.Lease `json:"lease,omitempty"`
+	ID     string        `json:"id,omitempty"` // the --id of the active one, for people
 	// SettledThrough is the sequence in AGENTRUN_RUNS below which nothing is owed by any end, in the store of that token.
 	SettledThrough uint64        `json:"settled_through"`
 	Store          string        `json:"store,omitempty"`
@@ -44,7 +44,7 @@ func decodeFleet(data []byte) (fleetState, error) {
 		return s, err
 	}
 	if name.Schema != FleetSchema {
-		return s, fmt.Errorf("%w: its schema is %q, this build reads %s; start a reconciler of that version", run.ErrNewer, name.Schema, FleetSchema)
+		return s, fmt.Errorf("%w: its schema is %q, this build reads %s; start a reconciler of that version", engine.ErrNewer, name.Schema, FleetSchema)
 	}
 	if err := json.Unmarshal(data, &s); err != nil {
 		return s, err
@@ -79,7 +79,7 @@ func (rc *Reconciler) loadFleet(ctx context.Context) (fleetState, uint64, error)
 // itself seen the same lease unchanged for its whole length; a holder stops a tenth before its end, counted from before
 // it sent the last write that was acknowledged, on a clock that counts suspension.
 func (rc *Reconciler) lead(ctx context.Context) error {
-	var seen *run.Lease
+	var seen *engine.Lease
 	since := time.Now()
 	var until time.Duration // boot clock
 	id := uuid.NewString()
@@ -101,7 +101,7 @@ func (rc *Reconciler) lead(ctx context.Context) error {
 	}
 }
 
-func (rc *Reconciler) leadOnce(ctx context.Context, id string, seen **run.Lease, since *time.Time, until *time.Duration) (wait time.Duration) {
+func (rc *Reconciler) leadOnce(ctx context.Context, id string, seen **engine.Lease, since *time.Time, until *time.Duration) (wait time.Duration) {
 	const poll = fleetLease / 10
 	if !rc.current() {
 		// Records that journals are restored into are judged when all have been.
@@ -129,7 +129,7 @@ func (rc *Reconciler) leadOnce(ctx context.Context, id string, seen **run.Lease,
 		Schema: FleetSchema, ID: rc.ID, At: rc.Records.Now(), Foreign: state.Foreign,
 	}
 	next.SettledThrough, next.Store = rc.settledThrough(state, mine)
-	next.Lease = &run.Lease{Holder: rc.Holder, ID: id, Seconds: fleetLease.Seconds()}
+	next.Lease = &engine.Lease{Holder: rc.Holder, ID: id, Seconds: fleetLease.Seconds()}
 	if mine {
 		next.Lease.Renewal = state.Lease.Renewal + 1
 	}
@@ -158,7 +158,7 @@ func (rc *Reconciler) leadOnce(ctx context.Context, id string, seen **run.Lease,
 
 // newerFleet says once that the fleet is led by a newer version: this process stands by and leaves its record alone.
 func (rc *Reconciler) newerFleet(err error) {
-	newer := errors.Is(err, run.ErrNewer)
+	newer := errors.Is(err, engine.ErrNewer)
 	if newer && !rc.outdated {
 		rc.Log.Error("standing by: the fleet's record was written by a newer version", "error", err)
 	}

@@ -6,10 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // look reads a due run's record and does what it needs.
@@ -46,7 +46,7 @@ func (rc *Reconciler) failed(ctx context.Context, e *entry, h *record.Handle, er
 	if ctx.Err() == nil && errors.Is(err, port.ErrFull) {
 		rc.noRoom(e.id)
 	}
-	if errors.Is(err, run.ErrBroken) || errors.Is(err, run.ErrNewer) {
+	if errors.Is(err, engine.ErrBroken) || errors.Is(err, engine.ErrNewer) {
 		// Left alone: nothing is to be done until another revision is stored, which is seen.
 		rc.mu.Lock()
 		seq := e.seq
@@ -82,8 +82,8 @@ func (rc *Reconciler) gone(ctx context.Context, e *entry) {
 	rc.done(e, seq, false, time.Time{})
 }
 
-func (rc *Reconciler) source() run.Source {
-	return run.Source{By: rc.ID, Random: rc.Random(), At: rc.Records.Now()}
+func (rc *Reconciler) source() engine.Source {
+	return engine.Source{By: rc.ID, Random: rc.Random(), At: rc.Records.Now()}
 }
 
 // tend does what the record needs: a lease that ended, the deadline, windows, lookups, publishing, a wake.
@@ -143,34 +143,34 @@ func (rc *Reconciler) after(ctx context.Context, e *entry, h *record.Handle, beg
 }
 
 // decide applies what time alone decides. It reports whether the record changed.
-func (rc *Reconciler) decide(e *entry, r *run.Run, due envelope.Time) bool {
+func (rc *Reconciler) decide(e *entry, r *engine.Run, due envelope.Time) bool {
 	src := rc.source()
 	changed := false
 	// First: a window is timed from when a stored record said unknown, never from what is only about to be written.
 	for _, d := range rc.windows(e, r) {
-		if r.WindowOver(d, src.At) == run.Applied {
+		if r.WindowOver(d, src.At) == engine.Applied {
 			changed = true
 		}
 	}
-	if r.Lease != nil && rc.leaseOver(e, r.Lease) && r.LeaseEnded(rc.Tools, src) == run.Applied {
+	if r.Lease != nil && rc.leaseOver(e, r.Lease) && r.LeaseEnded(rc.Tools, src) == engine.Applied {
 		rc.Log.Info("lease ended", "tenant", e.id.Tenant, "run_id", e.id.Run, "trace_id", r.TraceID(), "holder", e.lease.Holder)
 		changed = true
 	}
-	if r.ClockSet(rc.Tools, src.At) == run.Applied {
+	if r.ClockSet(rc.Tools, src.At) == engine.Applied {
 		rc.Log.Warn("a wait is cut: it was written while the server's clock was ahead", "tenant", e.id.Tenant, "run_id", e.id.Run, "trace_id", r.TraceID())
 		changed = true
 	}
-	if due >= r.Deadline && r.Expire(src.At) == run.Applied {
+	if due >= r.Deadline && r.Expire(src.At) == engine.Applied {
 		changed = true
 	}
-	if r.Escalate(rc.Tools, src) == run.Applied {
+	if r.Escalate(rc.Tools, src) == engine.Applied {
 		changed = true
 	}
 	return changed
 }
 
 // leaseOver: this process has itself seen the same lease, unchanged, for its whole length. No timestamp is compared.
-func (rc *Reconciler) leaseOver(e *entry, l *run.Lease) bool {
+func (rc *Reconciler) leaseOver(e *entry, l *engine.Lease) bool {
 	now := time.Now()
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
@@ -184,12 +184,12 @@ func (rc *Reconciler) leaseOver(e *entry, l *run.Lease) bool {
 
 // windows keeps, on this process's own clock, since when each dispatch has been seen unknown, and returns those whose
 // consistency window has passed.
-func (rc *Reconciler) windows(e *entry, r *run.Run) (over []run.DispatchID) {
+func (rc *Reconciler) windows(e *entry, r *engine.Run) (over []engine.DispatchID) {
 	now := time.Now()
 	doubts := r.Doubts()
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	next := make(map[run.DispatchID]time.Time, len(doubts))
+	next := make(map[engine.DispatchID]time.Time, len(doubts))
 	for _, d := range doubts {
 		s := r.Carrying(d)
 		tool, ok := rc.Tools.Tool(s.Tool)
@@ -224,9 +224,9 @@ func (rc *Reconciler) write(ctx context.Context, h *record.Handle) error {
 }
 
 // verify sends the lookups that are due, side by side, and records each verdict, bound to the dispatch it asked about.
-func (rc *Reconciler) verify(ctx context.Context, e *entry, h *record.Handle, due []run.Lookup) error {
+func (rc *Reconciler) verify(ctx context.Context, e *entry, h *record.Handle, due []engine.Lookup) error {
 	type verdict struct {
-		l      *run.Lookup
+		l      *engine.Lookup
 		answer envelope.Lookup
 		known  bool
 		start  envelope.Time
@@ -276,11 +276,11 @@ func (rc *Reconciler) verify(ctx context.Context, e *entry, h *record.Handle, du
 }
 
 // record writes a verdict. Refused means: read again and ask again whether the step still carries that dispatch.
-func (rc *Reconciler) record(ctx context.Context, h *record.Handle, l *run.Lookup, answer envelope.Lookup, start envelope.Time) error {
+func (rc *Reconciler) record(ctx context.Context, h *record.Handle, l *engine.Lookup, answer envelope.Lookup, start envelope.Time) error {
 	for {
 		src := rc.source()
 		src.Start = start
-		if h.Run.Looked(l.Dispatch, answer, l.Proves, rc.Tools, src) == run.Dropped {
+		if h.Run.Looked(l.Dispatch, answer, l.Proves, rc.Tools, src) == engine.Dropped {
 			return nil
 		}
 		err := rc.write(ctx, h)
@@ -338,7 +338,7 @@ func (rc *Reconciler) wake(ctx context.Context, e *entry, queue string) error {
 
 // following is when a run must be looked at again. What became due since the look began is due at once; what was due before,
 // and still is, has been tried: again, but not at once.
-func (rc *Reconciler) following(e *entry, r *run.Run, began moment, now time.Time) time.Time {
+func (rc *Reconciler) following(e *entry, r *engine.Run, began moment, now time.Time) time.Time {
 	at := now.Add(time.Hour)
 	sooner := func(t time.Time) {
 		if t.Before(at) {

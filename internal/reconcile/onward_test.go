@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/budget"
@@ -42,9 +43,9 @@ func ready(t *testing.T, elapsed time.Duration) (*Reconciler, *waker, *entry, *r
 	t.Helper()
 	id := run.ID{Tenant: "acme", Run: "run_1"}
 	now := envelope.TimeOf(time.Now())
-	r := run.Create(id, run.Message{Seq: 1, Time: now, Queue: "default", Data: []byte(
+	r := engine.Create(id, engine.Message{Seq: 1, Time: now, Queue: "default", Data: []byte(
 		`{"schema":"agentrun.job/v1","tenant":"acme","run_id":"run_1","steps":[{"step":"s","tool":"t","args":{}}]}`)},
-		run.Defaults{Owner: "o", Workflow: "w", Actor: "a", Budget: budget.Limits{
+		engine.Defaults{Owner: "o", Workflow: "w", Actor: "a", Budget: budget.Limits{
 			MaxTurns: 9, MaxToolCalls: 9, MaxAttemptsPerStep: 3, MaxElapsedMillis: elapsed.Milliseconds(), MaxInputTokens: 9, MaxOutputTokens: 9,
 			MaxEstimatedCostMinorUnits: 9,
 		}}, now)
@@ -125,7 +126,7 @@ func TestTheHolderIsToldOfWhatIsWritten(t *testing.T) {
 		rc, w, _, h := ready(t, time.Hour)
 		rc.Records.Store = saving{}
 		if holder != "" {
-			h.Run.Begin("s", anyTool{}, run.Start{Dispatch: "d", LeaseID: "l", Holder: holder, Seconds: 30}, rc.Records.Now())
+			h.Run.Begin("s", anyTool{}, engine.Start{Dispatch: "d", LeaseID: "l", Holder: holder, Seconds: 30}, rc.Records.Now())
 		}
 		if err := rc.write(t.Context(), h); err != nil {
 			t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -20,7 +21,7 @@ import (
 type Tools interface {
 	run.Tools
 	// Lookup asks what became of a dispatch; ok is false if this process has no lookup for the tool.
-	Lookup(ctx context.Context, id run.ID, l *run.Lookup, trace string) (answer envelope.Lookup, ok bool)
+	Lookup(ctx context.Context, id run.ID, l *engine.Lookup, trace string) (answer envelope.Lookup, ok bool)
 	// ReadyWithin is how long a lookup for the tool may take, at most, before its own time begins.
 	ReadyWithin(tool string) time.Duration
 }
@@ -90,7 +91,7 @@ type entry struct {
 	lease   record.Lease // as last seen
 	seen    time.Time    // since when it has been seen unchanged
 	changed time.Time    // when the revision was first seen
-	doubts  map[run.DispatchID]time.Time
+	doubts  map[engine.DispatchID]time.Time
 	at      time.Time // when to look next; zero: not scheduled
 	index   int       // in the queue; -1: not in it
 	busy    bool

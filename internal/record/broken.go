@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
-// SetAside ends a run whose record breaks a rule or cannot be read; see run.SetAside. The record as it was found is kept in the object store
-// first, as long as large results are. owner is that of the letter which was open, "" for none. port.ErrNotFound, run.ErrWhole.
+// SetAside ends a run whose record breaks a rule or cannot be read; see engine.SetAside. The record as it was found is kept in the object store
+// first, as long as large results are. owner is that of the letter which was open, "" for none. port.ErrNotFound, engine.ErrWhole.
 func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (h *Handle, owner string, err error) {
 	for {
 		st, err := rs.Store.Load(ctx, id)
@@ -19,15 +20,15 @@ func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (
 			return nil, "", err
 		}
 		owner = st.Header.Letter // a record that cannot be read has this alone
-		found, err := run.DecodeAsIs(st.Data)
-		unreadable := errors.Is(err, run.ErrUnreadable)
+		found, err := engine.DecodeAsIs(st.Data)
+		unreadable := errors.Is(err, engine.ErrUnreadable)
 		switch {
 		case unreadable:
-			found = new(run.Run)
+			found = new(engine.Run)
 		case err != nil:
 			return nil, "", fmt.Errorf("record of %s at revision %d: %w", id, st.Seq, err)
 		case len(found.Violations()) == 0:
-			return nil, "", run.ErrWhole
+			return nil, "", engine.ErrWhole
 		}
 		first := found.First
 		if first == 0 {
@@ -36,7 +37,7 @@ func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (
 		if found.Letter != nil && found.Letter.Open {
 			owner = found.Letter.Owner
 		}
-		var last [2]run.Published
+		var last [2]engine.Published
 		for i, scope := range []envelope.Scope{envelope.StepScope, envelope.RunScope} {
 			o, err := rs.Store.LastOutcome(ctx, id, scope)
 			if err != nil && !errors.Is(err, port.ErrNotFound) {
@@ -44,14 +45,14 @@ func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (
 			}
 			if err == nil && (o.First == first || unreadable) {
 				first = o.First // an unreadable record does not say of which revision its run began
-				last[i] = run.Published{N: o.N, Seq: o.Seq}
+				last[i] = engine.Published{N: o.N, Seq: o.Seq}
 			}
 		}
 		kept := fmt.Sprintf("broken/%s/%s/%d", id.Tenant, id.Run, st.Seq)
 		if err := rs.Store.PutObject(ctx, kept, st.Data); err != nil {
 			return nil, "", err
 		}
-		r, err := run.SetAside(id, st.Data, by, reason, port.ObjectsBucket+"/"+kept, last[0], last[1], rs.Now())
+		r, err := engine.SetAside(id, st.Data, by, reason, port.ObjectsBucket+"/"+kept, last[0], last[1], rs.Now())
 		if err != nil {
 			return nil, "", err
 		}

@@ -3,6 +3,7 @@ package record
 import (
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -24,7 +25,7 @@ type Observer interface {
 }
 
 // countStored counts those owed outcomes whose publication was newly stored.
-func (rs *Records) countStored(r *run.Run, out []port.Outgoing) {
+func (rs *Records) countStored(r *engine.Run, out []port.Outgoing) {
 	if rs.Observe == nil {
 		return
 	}
@@ -61,11 +62,11 @@ type doubt struct {
 }
 
 // unknown: nobody knows whether the write happened. One that is sent again under its key within idempotent_for still is.
-func unknown(s *run.Step) bool {
+func unknown(s *engine.Step) bool {
 	return s.State == run.InDoubt || s.Unsettled && s.State != run.Done && s.State != run.Held
 }
 
-func doubtsOf(r *run.Run) (out []doubt) {
+func doubtsOf(r *engine.Run) (out []doubt) {
 	for _, s := range r.Steps {
 		if !unknown(s) {
 			continue

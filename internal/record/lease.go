@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentrun/executor/pkg/run"
+	"github.com/agentrun/executor/internal/engine"
 )
 
 // Lease is a lease as a record's header shows it.
@@ -16,7 +16,7 @@ type Lease struct {
 }
 
 // LeaseHeader writes a lease as holder/id/renewal/milliseconds; "" for none.
-func LeaseHeader(l *run.Lease) string {
+func LeaseHeader(l *engine.Lease) string {
 	if l == nil {
 		return ""
 	}

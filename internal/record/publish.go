@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/deadletter"
@@ -75,7 +76,7 @@ func (rs *Records) Alert(ctx context.Context, a deadletter.Alert, id string) err
 }
 
 // publishAlarms publishes the alerts that the record owes besides those that follow from its end.
-func (rs *Records) publishAlarms(ctx context.Context, r *run.Run) error {
+func (rs *Records) publishAlarms(ctx context.Context, r *engine.Run) error {
 	for _, a := range r.AlarmsOwed() {
 		if err := rs.Alert(ctx, r.AlarmAlert(a), fmt.Sprintf("%s/%s/alarm/%d", r.Tenant, r.RunID, a.N)); err != nil {
 			return err
@@ -108,7 +109,7 @@ func (rs *Records) findPublished(ctx context.Context, h *Handle) error {
 	return nil
 }
 
-func owes(r *run.Run, scope envelope.Scope) bool {
+func owes(r *engine.Run, scope envelope.Scope) bool {
 	for i := range r.Owed {
 		if r.Owed[i].Scope == scope {
 			return true

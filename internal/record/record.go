@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -34,7 +35,7 @@ type Records struct {
 // Handle is one run's record in this process's hands.
 type Handle struct {
 	ID  run.ID
-	Run *run.Run
+	Run *engine.Run
 	Seq uint64    // revision; 0: not stored yet
 	At  time.Time // when the revision was stored, where it was read; by the server's clock
 
@@ -54,7 +55,7 @@ func (rs *Records) Load(ctx context.Context, id run.ID) (*Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := run.Decode(st.Data)
+	r, err := engine.Decode(st.Data)
 	if err != nil {
 		return nil, fmt.Errorf("record of %s at revision %d: %w", id, st.Seq, err)
 	}
@@ -94,7 +95,7 @@ func (rs *Records) messageMax() int {
 	return rs.MessageMax()
 }
 
-func (rs *Records) header(r *run.Run) port.Header {
+func (rs *Records) header(r *engine.Run) port.Header {
 	now := rs.Now()
 	h := port.Header{State: r.State(), Workflow: r.Workflow, Episode: r.Episode, Lease: LeaseHeader(r.Lease)}
 	if due := r.Due(now); due != 0 {
@@ -110,7 +111,7 @@ func (rs *Records) header(r *run.Run) port.Header {
 }
 
 // Letter is the image of the record's letter as it is published: the bytes of its message.
-func (rs *Records) Letter(r *run.Run) ([]byte, error) {
+func (rs *Records) Letter(r *engine.Run) ([]byte, error) {
 	data, err := strictjson.Marshal(r.BuildLetter())
 	if err != nil {
 		return nil, fmt.Errorf("letter %s: %w", r.Letter.ID, err)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -88,7 +89,7 @@ func (rs *Records) inline() int {
 //
 // It tries again until ctx ends, with growing pauses, and tells retrying (which may be nil) of each failure; port.ErrRefused, at
 // once, where trying again is no use.
-func (rs *Records) Offload(ctx context.Context, id run.ID, step string, d run.DispatchID, result json.RawMessage, retrying func(error)) (*envelope.ObjectRef, error) {
+func (rs *Records) Offload(ctx context.Context, id run.ID, step string, d engine.DispatchID, result json.RawMessage, retrying func(error)) (*envelope.ObjectRef, error) {
 	if len(result) <= rs.inline() {
 		return nil, nil
 	}

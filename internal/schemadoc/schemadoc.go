@@ -18,6 +18,7 @@ import (
 	"github.com/invopop/jsonschema"
 
 	"github.com/agentrun/executor/internal/config"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -41,7 +42,7 @@ var messages = []message{
 	{name: "outcome", title: "An outcome of a step or a run", schema: envelope.OutcomeSchema, value: envelope.Outcome{}, refine: refineOutcome},
 	{name: "deadletter", title: "An open dead letter", schema: deadletter.Schema, value: deadletter.Letter{}},
 	{name: "alert", title: "An alert", schema: deadletter.AlertSchema, value: deadletter.Alert{}},
-	{name: "record", title: "A run record: for reading, never written by other programs", schema: run.RecordSchema, value: run.Run{}},
+	{name: "record", title: "A run record: for reading, never written by other programs", schema: engine.RecordSchema, value: engine.Run{}},
 }
 
 // File is one generated document; Path is relative to the module's root.
@@ -52,7 +53,7 @@ type File struct {
 
 // Files makes every document from the source tree at root.
 func Files(root string) ([]File, error) {
-	src, err := readSources(root, "pkg/envelope", "pkg/budget", "pkg/deadletter", "pkg/run")
+	src, err := readSources(root, "pkg/envelope", "pkg/budget", "pkg/deadletter", "pkg/run", "internal/engine")
 	if err != nil {
 		return nil, fmt.Errorf("schemadoc: %w", err)
 	}

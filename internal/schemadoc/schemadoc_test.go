@@ -27,7 +27,7 @@ func TestDocumentsAreCurrent(t *testing.T) {
 
 func TestCheckNamesWhatIsStale(t *testing.T) {
 	dir := t.TempDir()
-	for _, pkg := range []string{"pkg/envelope", "pkg/budget", "pkg/deadletter", "pkg/run"} {
+	for _, pkg := range []string{"pkg/envelope", "pkg/budget", "pkg/deadletter", "pkg/run", "internal/engine"} {
 		if err := os.CopyFS(filepath.Join(dir, pkg), os.DirFS(filepath.Join(root, pkg))); err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +210,7 @@ func TestSchemasAreWhole(t *testing.T) {
 		}
 		compile(t, name)
 	}
-	src, err := readSources(root, "pkg/envelope", "pkg/deadletter", "pkg/run")
+	src, err := readSources(root, "pkg/envelope", "pkg/deadletter", "pkg/run", "internal/engine")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestSchemasAreWhole(t *testing.T) {
 
 // What the code writes passes its own schema: a value of each message with every field set.
 func TestTypesPassTheirSchemas(t *testing.T) {
-	src, err := readSources(root, "pkg/envelope", "pkg/budget", "pkg/deadletter", "pkg/run")
+	src, err := readSources(root, "pkg/envelope", "pkg/budget", "pkg/deadletter", "pkg/run", "internal/engine")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -13,9 +14,9 @@ import (
 
 // checkSave holds every revision of a record against its predecessor and against the ledger.
 func (w *world) checkSave(who string, id run.ID, old, st *storedRun) {
-	r, err := run.Decode(st.Data)
+	r, err := engine.Decode(st.Data)
 	if err != nil {
-		w.violated(run.RuleNothingVanishes, "%s wrote a record that cannot be read: %v", who, err)
+		w.violated(engine.RuleNothingVanishes, "%s wrote a record that cannot be read: %v", who, err)
 		return
 	}
 	st.run = r
@@ -24,9 +25,9 @@ func (w *world) checkSave(who string, id run.ID, old, st *storedRun) {
 		w.violated(v.Rule, "%s", v.What)
 	}
 	if r.End == nil && r.Lease == nil && r.Due(envelope.TimeOf(time.Now())) == 0 {
-		w.violated(run.RuleNothingVanishes, "%s goes on, is not leased and never due", id.Run)
+		w.violated(engine.RuleNothingVanishes, "%s goes on, is not leased and never due", id.Run)
 	}
-	var before *run.Run
+	var before *engine.Run
 	if old != nil {
 		before = old.run
 	}
@@ -37,24 +38,24 @@ func (w *world) checkSave(who string, id run.ID, old, st *storedRun) {
 	if r.End != nil {
 		for _, s := range r.Steps {
 			if s.State == run.Executing || s.State == run.InDoubt || s.Unsettled && (s.State == run.Ready || s.State == run.Waiting) {
-				w.violated(run.RuleOneEnd, "%s ended %s while %s is %s (unsettled %v)", id.Run, r.End.Outcome, s.Name, s.State, s.Unsettled)
+				w.violated(engine.RuleOneEnd, "%s ended %s while %s is %s (unsettled %v)", id.Run, r.End.Outcome, s.Name, s.State, s.Unsettled)
 			}
 		}
 	}
 	for _, e := range r.Effects {
 		if w.ledger(id, e.Step) == 0 {
-			w.violated(run.RuleProvenOK, "completed effects have %s, the provider did not do it", e.Step)
+			w.violated(engine.RuleProvenOK, "completed effects have %s, the provider did not do it", e.Step)
 		}
 	}
 	for _, s := range r.Steps {
 		if s.State == run.Done && s.Effect == envelope.Write && w.ledger(id, s.Name) == 0 {
-			w.violated(run.RuleProvenOK, "%s is ok, the provider did not do it", s.Name)
+			w.violated(engine.RuleProvenOK, "%s is ok, the provider did not do it", s.Name)
 		}
 	}
 }
 
 // checkStarts: nothing starts while something is unknown, or after the end is decided.
-func (w *world) checkStarts(id run.ID, old, r *run.Run) {
+func (w *world) checkStarts(id run.ID, old, r *engine.Run) {
 	if old == nil {
 		return
 	}
@@ -64,24 +65,24 @@ func (w *world) checkStarts(id run.ID, old, r *run.Run) {
 			continue
 		}
 		if old.End != nil || old.Decided != nil && !undone(old) {
-			w.violated(run.RuleOneEnd, "%s of %s starts after the end was decided", s.Name, id.Run)
+			w.violated(engine.RuleOneEnd, "%s of %s starts after the end was decided", s.Name, id.Run)
 		}
 		if o.State == run.Executing && s.Effect == envelope.Write && w.mayBeDone(o.Dispatch) {
-			w.violated(run.RuleNoBlindRepeat, "%s of %s starts again while %s executes", s.Name, id.Run, w.name(o.Dispatch))
+			w.violated(engine.RuleNoBlindRepeat, "%s of %s starts again while %s executes", s.Name, id.Run, w.name(o.Dispatch))
 		}
 		if o.State == run.InDoubt && !o.Doubt.Resend {
-			w.violated(run.RuleNoBlindRepeat, "%s of %s starts again while %s is unknown", s.Name, id.Run, w.name(o.Dispatch))
+			w.violated(engine.RuleNoBlindRepeat, "%s of %s starts again while %s is unknown", s.Name, id.Run, w.name(o.Dispatch))
 		}
 		for _, other := range r.Steps {
 			if other.State == run.InDoubt && !s.Unsettled {
-				w.violated(run.RuleBlockedByUnknown, "%s of %s starts while %s is unknown", s.Name, id.Run, other.Name)
+				w.violated(engine.RuleBlockedByUnknown, "%s of %s starts while %s is unknown", s.Name, id.Run, other.Name)
 			}
 		}
 	}
 }
 
 // mayBeDone: the dispatch was sent, and it is done or may still be.
-func (w *world) mayBeDone(d run.DispatchID) bool {
+func (w *world) mayBeDone(d engine.DispatchID) bool {
 	for _, f := range w.flights {
 		if f.ID == d && (f.committed || f.mayCommit()) && w.tools[f.Tool].IdempotentFor == 0 {
 			return true
@@ -91,14 +92,14 @@ func (w *world) mayBeDone(d run.DispatchID) bool {
 }
 
 // undone: the step that decided the end has been proven done before the end: the run is as open as before.
-func undone(r *run.Run) bool {
+func undone(r *engine.Run) bool {
 	s := r.Step(r.Decided.Step)
-	return r.Decided.Why == run.ByStep && s != nil && s.State == run.Done
+	return r.Decided.Why == engine.ByStep && s != nil && s.State == run.Done
 }
 
 // checkDoubts: a write becomes unknown only when its call has been cut off, or the window would be counted too early. A
 // paused machine cuts nothing off: there the provider has to keep to the window by itself.
-func (w *world) checkDoubts(old, r *run.Run) {
+func (w *world) checkDoubts(old, r *engine.Run) {
 	for _, s := range r.Steps {
 		if s.State != run.InDoubt {
 			continue
@@ -113,7 +114,7 @@ func (w *world) checkDoubts(old, r *run.Run) {
 				continue
 			}
 			if !f.by.isPaused() {
-				w.violated(run.RuleNoBlindRepeat, "%s is unknown while its call still runs", w.name(f.ID))
+				w.violated(engine.RuleNoBlindRepeat, "%s is unknown while its call still runs", w.name(f.ID))
 			}
 			w.cutOff(f)
 		}
@@ -121,23 +122,23 @@ func (w *world) checkDoubts(old, r *run.Run) {
 }
 
 // checkEpisode: an end stays, and episodes follow each other.
-func (w *world) checkEpisode(id run.ID, old, r *run.Run) {
+func (w *world) checkEpisode(id run.ID, old, r *engine.Run) {
 	if old == nil {
 		if r.Episode != 1 {
-			w.violated(run.RuleOneEnd, "%s begins with episode %d", id.Run, r.Episode)
+			w.violated(engine.RuleOneEnd, "%s begins with episode %d", id.Run, r.Episode)
 		}
 		return
 	}
 	switch {
 	case r.Episode == old.Episode:
 		if old.End != nil && (r.End == nil || r.End.Outcome != old.End.Outcome || r.End.At != old.End.At) {
-			w.violated(run.RuleOneEnd, "the end of %s changes", id.Run)
+			w.violated(engine.RuleOneEnd, "the end of %s changes", id.Run)
 		}
 	case r.Episode != old.Episode+1 || old.End == nil:
-		w.violated(run.RuleOneEnd, "%s goes from episode %d to %d", id.Run, old.Episode, r.Episode)
+		w.violated(engine.RuleOneEnd, "%s goes from episode %d to %d", id.Run, old.Episode, r.Episode)
 	}
 	if r.StepN < old.StepN {
-		w.violated(run.RuleOneEnd, "the outcomes of %s are numbered down from %d to %d", id.Run, old.StepN, r.StepN)
+		w.violated(engine.RuleOneEnd, "the outcomes of %s are numbered down from %d to %d", id.Run, old.StepN, r.StepN)
 	}
 }
 
@@ -145,7 +146,7 @@ func (w *world) checkEpisode(id run.ID, old, r *run.Run) {
 func (w *world) checkArrival(f *flight) {
 	st := w.runs[f.id]
 	if st == nil {
-		w.violated(run.RuleIntentFirst, "%s of %s is sent without a record", w.name(f.ID), f.id.Run)
+		w.violated(engine.RuleIntentFirst, "%s of %s is sent without a record", w.name(f.ID), f.id.Run)
 		return
 	}
 	s := st.run.Carrying(f.ID)
@@ -153,21 +154,21 @@ func (w *world) checkArrival(f *flight) {
 		return // an earlier dispatch was reported done while this one, with the same key, was on its way to the wire
 	}
 	if s == nil || s.State != run.Executing {
-		w.violated(run.RuleIntentFirst, "%s of %s is sent, the record does not say that it executes", w.name(f.ID), f.id.Run)
+		w.violated(engine.RuleIntentFirst, "%s of %s is sent, the record does not say that it executes", w.name(f.ID), f.id.Run)
 		return
 	}
 	if n := w.spent[f.id] + 1; int64(n) > st.run.Budget.MaxToolCalls {
-		w.violated(run.RuleBudgetBeforeWork, "%s has %d calls, the limit is %d", f.id.Run, n, st.run.Budget.MaxToolCalls)
+		w.violated(engine.RuleBudgetBeforeWork, "%s has %d calls, the limit is %d", f.id.Run, n, st.run.Budget.MaxToolCalls)
 	}
 	if f.Ref != f.id.Tenant+"/"+f.id.Run+"/"+f.Step {
-		w.violated(run.RuleSameRef, "%s is sent as %s", f.Step, f.Ref)
+		w.violated(engine.RuleSameRef, "%s is sent as %s", f.Step, f.Ref)
 	}
 	if f.Effect != envelope.Write {
 		return
 	}
 	for _, e := range w.executors {
 		if e.life == f.by && !e.disk.intended(f.ID) {
-			w.violated(run.RuleIntentFirst, "%s of %s is sent, its intent is not in the journal", w.name(f.ID), f.id.Run)
+			w.violated(engine.RuleIntentFirst, "%s of %s is sent, its intent is not in the journal", w.name(f.ID), f.id.Run)
 		}
 	}
 	if w.tools[f.Tool].IdempotentFor > 0 {
@@ -178,17 +179,17 @@ func (w *world) checkArrival(f *flight) {
 			continue
 		}
 		if e.ID == f.ID {
-			w.violated(run.RuleNoBlindRepeat, "%s is sent twice", w.name(f.ID))
+			w.violated(engine.RuleNoBlindRepeat, "%s is sent twice", w.name(f.ID))
 		}
 		if e.committed || e.mayCommit() {
-			w.violated(run.RuleNoBlindRepeat, "%s is sent as %s, %s may have done it (done %v)", f.Ref, w.name(f.ID), w.name(e.ID), e.committed)
+			w.violated(engine.RuleNoBlindRepeat, "%s is sent as %s, %s may have done it (done %v)", f.Ref, w.name(f.ID), w.name(e.ID), e.committed)
 		}
 	}
 }
 
 func (w *world) checkCommit(f *flight) {
 	if n := w.ledger(f.id, f.Step); n > 1 {
-		w.violated(run.RuleNoBlindRepeat, "%s is done %d times", f.Ref, n)
+		w.violated(engine.RuleNoBlindRepeat, "%s is done %d times", f.Ref, n)
 	}
 }
 
@@ -197,23 +198,23 @@ func (w *world) checkPosted(who string, o *port.Outgoing) {
 	all := w.results[resultSubject{o.Run(), o.Scope}]
 	w.sayLocked("%s publishes %s outcome %d of %s", who, o.Scope, o.N, o.RunID)
 	if o.N != len(all) {
-		w.violated(run.RuleOneEnd, "%s outcome %d of %s is message %d", o.Scope, o.N, o.RunID, len(all))
+		w.violated(engine.RuleOneEnd, "%s outcome %d of %s is message %d", o.Scope, o.N, o.RunID, len(all))
 	}
 	var out envelope.Outcome
 	if err := json.Unmarshal(o.Data, &out); err != nil {
-		w.violated(run.RuleOneEnd, "an outcome cannot be read: %v", err)
+		w.violated(engine.RuleOneEnd, "an outcome cannot be read: %v", err)
 		return
 	}
 	if out.N != o.N || out.Scope != o.Scope {
-		w.violated(run.RuleOneEnd, "outcome %s/%d says %s/%d", o.Scope, o.N, out.Scope, out.N)
+		w.violated(engine.RuleOneEnd, "outcome %s/%d says %s/%d", o.Scope, o.N, out.Scope, out.N)
 	}
 	for _, e := range out.CompletedEffects {
 		if w.ledger(o.Run(), e.Step) == 0 {
-			w.violated(run.RuleProvenOK, "outcome %s/%d of %s claims %s, the provider did not do it", o.Scope, o.N, o.RunID, e.Step)
+			w.violated(engine.RuleProvenOK, "outcome %s/%d of %s claims %s, the provider did not do it", o.Scope, o.N, o.RunID, e.Step)
 		}
 	}
 	if o.Scope == envelope.RunScope && !out.Terminal {
-		w.violated(run.RuleOneEnd, "run outcome %d of %s is not terminal", o.N, o.RunID)
+		w.violated(engine.RuleOneEnd, "run outcome %d of %s is not terminal", o.N, o.RunID)
 	}
 }
 
@@ -224,12 +225,12 @@ func (w *world) checkAck(p *proc, m *message) {
 	}
 	st := w.runs[m.ID]
 	if st == nil || !takenIn(st.run, m) {
-		w.violated(run.RuleNothingVanishes, "%s acknowledges %s, which no record knows", p.name, describe(m))
+		w.violated(engine.RuleNothingVanishes, "%s acknowledges %s, which no record knows", p.name, describe(m))
 	}
 }
 
 // takenIn: the record remembers the message (accepted, or refused with an outcome), or has every step of it.
-func takenIn(r *run.Run, m *message) bool {
+func takenIn(r *engine.Run, m *message) bool {
 	for _, ref := range r.Jobs {
 		if ref.Seq == m.Seq {
 			return true
@@ -272,7 +273,7 @@ func (w *world) settled() bool {
 }
 
 // owing says what an ended run still owes.
-func (w *world) owing(id run.ID, r *run.Run) string {
+func (w *world) owing(id run.ID, r *engine.Run) string {
 	if n := len(w.results[resultSubject{id, envelope.StepScope}]); n != r.StepN {
 		return "step outcomes: " + itoa(uint64(n)) + " of " + itoa(uint64(r.StepN))
 	}
@@ -306,11 +307,11 @@ func (w *world) checkEnd() {
 	for id, st := range w.runs {
 		r := st.run
 		if r.End == nil {
-			w.violated(run.RuleNothingVanishes, "%s does not come to an end: %s", id.Run, w.brief(r))
+			w.violated(engine.RuleNothingVanishes, "%s does not come to an end: %s", id.Run, w.brief(r))
 			continue
 		}
 		if owed := w.owing(id, r); owed != "" {
-			w.violated(run.RuleNothingVanishes, "%s ended and owes %s", id.Run, owed)
+			w.violated(engine.RuleNothingVanishes, "%s ended and owes %s", id.Run, owed)
 		}
 		for _, s := range r.Steps {
 			w.checkStepEnd(id, r, s)
@@ -323,14 +324,14 @@ func (w *world) checkEnd() {
 	}
 	for _, m := range w.messages {
 		if !m.gone {
-			w.violated(run.RuleNothingVanishes, "%s stays in the queue", describe(m))
+			w.violated(engine.RuleNothingVanishes, "%s stays in the queue", describe(m))
 		}
 	}
 }
 
 // checkKnown: what a journal that was not lost has as done has reached its record. (A tool under verify.always is not taken
 // at its word.)
-func (w *world) checkKnown(f run.Fact) {
+func (w *world) checkKnown(f engine.Fact) {
 	st := w.runs[run.ID{Tenant: f.Intent.Tenant, Run: f.Intent.RunID}]
 	if f.Effect == nil || !f.Effect.Reply.OK || st == nil {
 		return
@@ -349,10 +350,10 @@ func (w *world) checkKnown(f run.Fact) {
 			return
 		}
 	}
-	w.violated(run.RuleNothingVanishes, "a journal knows that %s did %s, its record does not", w.name(f.Intent.Dispatch), s.Name)
+	w.violated(engine.RuleNothingVanishes, "a journal knows that %s did %s, its record does not", w.name(f.Intent.Dispatch), s.Name)
 }
 
-func (w *world) checkStepEnd(id run.ID, r *run.Run, s *run.Step) {
+func (w *world) checkStepEnd(id run.ID, r *engine.Run, s *engine.Step) {
 	done := w.ledger(id, s.Name)
 	listed := false
 	for _, e := range r.Effects {
@@ -364,12 +365,12 @@ func (w *world) checkStepEnd(id run.ID, r *run.Run, s *run.Step) {
 		kept = kept || k.Step == s.Name && k.CommitState == envelope.Committed
 	}
 	if s.Effect == envelope.Write && established && !kept && (done > 0) != listed {
-		w.violated(run.RuleProvenOK, "%s of %s ended %s, listed as effect %v, done %d times", s.Name, id.Run, s.State, listed, done)
+		w.violated(engine.RuleProvenOK, "%s of %s ended %s, listed as effect %v, done %d times", s.Name, id.Run, s.State, listed, done)
 	}
 }
 
 // brief is a record in one line.
-func (w *world) brief(r *run.Run) string {
+func (w *world) brief(r *engine.Run) string {
 	out := ""
 	for _, s := range r.Steps {
 		out += s.Name + "=" + string(s.State) + "/" + w.name(s.Dispatch) + " "

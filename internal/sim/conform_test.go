@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal/journaltest"
 	"github.com/agentrun/executor/internal/operator"
 	"github.com/agentrun/executor/internal/port"
@@ -103,7 +104,7 @@ func body(t *testing.T, id run.ID, actor string) []byte {
 	t.Helper()
 	d := defaults()
 	d.Actor = actor
-	r := run.Create(id, run.Message{Seq: 1, Time: 1, Queue: "default", Data: fmt.Appendf(nil,
+	r := engine.Create(id, engine.Message{Seq: 1, Time: 1, Queue: "default", Data: fmt.Appendf(nil,
 		`{"schema":"agentrun.job/v1","tenant":%q,"run_id":%q,"more":true,"steps":[]}`, id.Tenant, id.Run)}, d, envelope.TimeOf(time.Now()))
 	data, err := r.Encode()
 	if err != nil {
@@ -364,25 +365,25 @@ func TestQueuesAreTheSame(t *testing.T) {
 func TestJournalsAreTheSame(t *testing.T) {
 	suite := func(t *testing.T, j worker.Journal) {
 		ctx := t.Context()
-		ids := make([]run.DispatchID, 3)
+		ids := make([]engine.DispatchID, 3)
 		for i := range ids {
 			id, err := uuid.NewV7()
 			if err != nil {
 				t.Fatal(err)
 			}
-			ids[i] = run.DispatchID(id.String())
+			ids[i] = engine.DispatchID(id.String())
 		}
-		intent := func(i int) run.Entry {
-			return run.Entry{Intent: &run.Intent{
+		intent := func(i int) engine.Entry {
+			return engine.Entry{Intent: &engine.Intent{
 				Dispatch: ids[i], Tenant: "acme", RunID: "r", Queue: "default", Step: fmt.Sprintf("s%d", i), Tool: "w",
 				Args: []byte(`{"n":1}`), Attempt: 1, Proposal: 1, Key: "k", At: 1_800_000_000_000,
 			}}
 		}
-		effect := run.Entry{Effect: &run.EffectFact{Dispatch: ids[1], Reply: envelope.Reply{OK: true, Result: []byte(`{"id":1}`)}, At: 1_800_000_000_001}}
+		effect := engine.Entry{Effect: &engine.EffectFact{Dispatch: ids[1], Reply: envelope.Reply{OK: true, Result: []byte(`{"id":1}`)}, At: 1_800_000_000_001}}
 		is(t, "write", j.Write(ctx, intent(0), intent(1)), nil)
 		is(t, "write", j.Write(ctx, effect, intent(2)), nil)
 		is(t, "the same again", j.Write(ctx, intent(2)), nil)
-		is(t, "settle", j.Write(ctx, run.Entry{Settled: ids[0]}), nil)
+		is(t, "settle", j.Write(ctx, engine.Entry{Settled: ids[0]}), nil)
 		facts, err := j.Unsettled()
 		is(t, "unsettled", err, nil)
 		equal(t, "how many", len(facts), 2)
@@ -390,8 +391,8 @@ func TestJournalsAreTheSame(t *testing.T) {
 		if !bytes.Equal(facts[0].Effect.Reply.Result, []byte(`{"id":1}`)) || facts[1].Effect != nil || facts[1].Intent.Dispatch != ids[2] {
 			t.Fatalf("unsettled: %+v", facts)
 		}
-		var all []run.DispatchID
-		is(t, "facts", j.Facts(func(f run.Fact) error {
+		var all []engine.DispatchID
+		is(t, "facts", j.Facts(func(f engine.Fact) error {
 			all = append(all, f.Intent.Dispatch)
 			return nil
 		}), nil)

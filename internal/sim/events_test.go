@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -70,8 +71,8 @@ func (p *player) living(life **proc) *proc {
 func (p *player) redeploy(e *executor) { e.drain() }
 
 func (p *player) cancel(id run.ID) {
-	p.operatorCall(p.newProc("op"), id, "cancel", func(r *run.Run, now envelope.Time) bool {
-		return r.CancelRun("alice", "stop", now) == run.Applied
+	p.operatorCall(p.newProc("op"), id, "cancel", func(r *engine.Run, now envelope.Time) bool {
+		return r.CancelRun("alice", "stop", now) == engine.Applied
 	})
 }
 
@@ -89,7 +90,7 @@ func (p *player) tell(id run.ID) {
 		return
 	}
 	f := known[p.dice.n("report", len(known))]
-	res := run.Resolution{CommitState: envelope.NotCommitted, EvidenceRef: f.Ref}
+	res := engine.Resolution{CommitState: envelope.NotCommitted, EvidenceRef: f.Ref}
 	attempt := f.Attempt
 	if f.committed {
 		res.CommitState = envelope.Committed
@@ -98,7 +99,7 @@ func (p *player) tell(id run.ID) {
 		}
 		attempt *= p.dice.n("attempt", 2)
 	}
-	p.operatorCall(p.newProc("op"), id, "report", func(r *run.Run, now envelope.Time) bool {
+	p.operatorCall(p.newProc("op"), id, "report", func(r *engine.Run, now envelope.Time) bool {
 		_, refused := r.Report(f.Step, attempt, "webhook", res, p.world, now)
 		return refused == nil
 	})
@@ -107,12 +108,12 @@ func (p *player) tell(id run.ID) {
 // answer is a person who deals with an open letter, truthfully.
 func (p *player) answer(id run.ID) {
 	k := p.dice.n("answer", 4)
-	p.operatorCall(p.newProc("op"), id, "answer", func(r *run.Run, now envelope.Time) bool {
+	p.operatorCall(p.newProc("op"), id, "answer", func(r *engine.Run, now envelope.Time) bool {
 		if r.Letter == nil || !r.Letter.Open {
 			return false
 		}
 		l := r.BuildLetter()
-		call := run.Call{Letter: l.ID, By: "alice", Reason: "looked into it", At: now}
+		call := engine.Call{Letter: l.ID, By: "alice", Reason: "looked into it", At: now}
 		if to := [...]string{"platform", "billing"}[p.dice.n("owner", 2)]; p.dice.n("assign", 4) == 0 && to != l.Owner {
 			changed, refused := r.Assign(call, to) // the letter stays open, and is answered another time
 			return changed && refused == nil
@@ -126,14 +127,14 @@ func (p *player) answer(id run.ID) {
 			if undecided {
 				return false // nobody can know yet
 			}
-			res := run.Resolution{CommitState: envelope.NotCommitted}
+			res := engine.Resolution{CommitState: envelope.NotCommitted}
 			if done {
-				res = run.Resolution{CommitState: envelope.Committed, Result: json.RawMessage(`{"id":"c"}`), EvidenceRef: r.Ref(call.Step)}
+				res = engine.Resolution{CommitState: envelope.Committed, Result: json.RawMessage(`{"id":"c"}`), EvidenceRef: r.Ref(call.Step)}
 			}
 			_, refused := r.Resolve(call, res, p.world)
 			return refused == nil
 		case slices.Contains(l.AllowedActions, deadletter.Replay) && k > 1:
-			_, refused := r.Replay(call, run.ReplayWith{})
+			_, refused := r.Replay(call, engine.ReplayWith{})
 			return refused == nil
 		}
 		_, refused := r.Discard(call)

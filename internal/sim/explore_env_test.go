@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -39,7 +40,7 @@ func (m *model) reconciler(s0 mState, ci int, em emit) {
 func (m *model) tends(s0 mState, nm string, em emit) {
 	if s0.r.Lease != nil && s0.alive == 0 {
 		s := s0
-		if s.event(m, func(r *run.Run) bool { return r.LeaseEnded(m, m.source(nm)) == run.Applied }) {
+		if s.event(m, func(r *engine.Run) bool { return r.LeaseEnded(m, m.source(nm)) == engine.Applied }) {
 			if !m.drainEnd {
 				s.endAtOnce(m)
 			}
@@ -85,7 +86,7 @@ func (m *model) tends(s0 mState, nm string, em emit) {
 func (m *model) lookups(s0 mState, ci int, nm string, em emit) {
 	if m.noVerify {
 		s := s0
-		if s.event(m, func(r *run.Run) bool { return r.Escalate(m, m.source(nm)) == run.Applied }) {
+		if s.event(m, func(r *engine.Run) bool { return r.Escalate(m, m.source(nm)) == engine.Applied }) {
 			em(nm+": no lookup for this tool, held for a person", false, s)
 		}
 		return
@@ -99,7 +100,7 @@ func (m *model) lookups(s0 mState, ci int, nm string, em emit) {
 		over := s0.calls[d].phase != cutShort || !m.windowEnd
 		if over && !st.Doubt.WindowOver {
 			s := s0
-			s.event(m, func(r *run.Run) bool { return r.WindowOver(dispatchID(d), m.now) == run.Applied })
+			s.event(m, func(r *engine.Run) bool { return r.WindowOver(dispatchID(d), m.now) == engine.Applied })
 			em(fmt.Sprintf("%s records that the window of d%d is over", nm, d), false, s)
 		}
 		s := s0
@@ -133,11 +134,11 @@ func (m *model) verdict(s0 mState, ci int, nm string, em emit) {
 		l = envelope.Lookup{Answer: envelope.Undecided}
 	}
 	before := cur.State
-	ch := s.event(m, func(r *run.Run) bool {
+	ch := s.event(m, func(r *engine.Run) bool {
 		if overByNow { // the looser reading: what counts is when the answer is recorded
 			r.WindowOver(dispatchID(d), m.now)
 		}
-		return r.Looked(dispatchID(d), l, c.proves || overByNow, m, m.source(nm)) != run.Dropped
+		return r.Looked(dispatchID(d), l, c.proves || overByNow, m, m.source(nm)) != engine.Dropped
 	})
 	if c.verdict == said && !ch && before == run.Ready {
 		s.known = true
@@ -176,7 +177,7 @@ func (m *model) world(s0 mState, em emit) {
 	if s0.cancel > 0 && s0.r.End == nil {
 		s := s0
 		s.cancel--
-		if s.event(m, func(r *run.Run) bool { return r.CancelRun("alice", "stop", m.now) == run.Applied }) {
+		if s.event(m, func(r *engine.Run) bool { return r.CancelRun("alice", "stop", m.now) == engine.Applied }) {
 			em("cancel is recorded", true, s)
 		}
 	}
@@ -218,7 +219,7 @@ func (m *model) tool(s0 mState, d uint8, em emit) {
 		s.calls[d].done = 1
 		s.ledger[c0.step]++
 		if s.ledger[c0.step] > 1 {
-			s.breaks(run.RuleNoBlindRepeat + ": done twice")
+			s.breaks(engine.RuleNoBlindRepeat + ": done twice")
 		}
 		em(fmt.Sprintf("the tool commits d%d (the caller has gone: %v)", d, c0.phase == cutShort), c0.phase == cutShort, s)
 	}
@@ -256,13 +257,13 @@ func (s *mState) established(step int) (says uint8, ok bool) {
 }
 
 func (s *mState) resolve(m *model, step int, letter string, says uint8, by string) bool {
-	res := run.Resolution{CommitState: envelope.NotCommitted}
+	res := engine.Resolution{CommitState: envelope.NotCommitted}
 	if says == said {
-		res = run.Resolution{CommitState: envelope.Committed, Result: []byte("{}"), EvidenceRef: "e"}
+		res = engine.Resolution{CommitState: envelope.Committed, Result: []byte("{}"), EvidenceRef: "e"}
 	}
 	ep := s.r.Episode
-	return s.event(m, func(r *run.Run) bool {
-		_, refused := r.Resolve(run.Call{Letter: letter, Step: stepName(uint8(step)), By: by, Reason: "r", At: m.now}, res, m)
+	return s.event(m, func(r *engine.Run) bool {
+		_, refused := r.Resolve(engine.Call{Letter: letter, Step: stepName(uint8(step)), By: by, Reason: "r", At: m.now}, res, m)
 		return refused == nil && r.Episode != ep
 	})
 }
@@ -328,29 +329,29 @@ func (m *model) reporter(s0 mState, em emit) {
 	says, d := s0.repSays, s0.repD
 	s.repSays, s.repD = 0, 0
 	step := s.calls[d].step
-	res := run.Resolution{CommitState: envelope.Committed, Result: []byte("{}"), EvidenceRef: "e"}
+	res := engine.Resolution{CommitState: envelope.Committed, Result: []byte("{}"), EvidenceRef: "e"}
 	if says == refusal {
-		res = run.Resolution{CommitState: envelope.NotCommitted, EvidenceRef: "e"}
+		res = engine.Resolution{CommitState: envelope.NotCommitted, EvidenceRef: "e"}
 	}
 	ch := false
 	if says == refusal && !m.reportRule {
-		ch = s.event(m, func(r *run.Run) bool { // whatever attempt is out, whatever its window
+		ch = s.event(m, func(r *engine.Run) bool { // whatever attempt is out, whatever its window
 			st := r.Steps[step]
 			if st.State == run.InDoubt {
-				return r.Looked(st.Dispatch, envelope.Lookup{Answer: envelope.Absent}, true, m, m.source("p")) != run.Dropped
+				return r.Looked(st.Dispatch, envelope.Lookup{Answer: envelope.Absent}, true, m, m.source("p")) != engine.Dropped
 			}
 			return st.State == run.Executing &&
-				r.Reply(st.Dispatch, envelope.Reply{Row: envelope.RowFor(envelope.CodeUpstreamUnavailable, envelope.Write)}, m, m.source("p")) != run.Dropped
+				r.Reply(st.Dispatch, envelope.Reply{Row: envelope.RowFor(envelope.CodeUpstreamUnavailable, envelope.Write)}, m, m.source("p")) != engine.Dropped
 		})
 	} else {
 		before := s.step(step).State
-		ch = s.event(m, func(r *run.Run) bool {
+		ch = s.event(m, func(r *engine.Run) bool {
 			attempt := int(s0.calls[d].attempt)
 			if says == said {
 				attempt = 0
 			}
 			v, refused := r.Report(stepName(step), attempt, "p", res, m, m.now)
-			return refused == nil && v != run.Dropped
+			return refused == nil && v != engine.Dropped
 		})
 		if says == said && !ch && before == run.Ready {
 			s.known = true

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -415,9 +416,9 @@ func (m *model) restart(s0 mState, xi uint8, em emit) {
 			continue
 		}
 		if v == 1 && s.r != nil && m.bindEvidence {
-			s.event(m, func(r *run.Run) bool {
+			s.event(m, func(r *engine.Run) bool {
 				st := r.Carrying(dispatchID(d))
-				return st != nil && st.State == run.Executing && r.LeaseEnded(m, m.source(nm)) == run.Applied
+				return st != nil && st.State == run.Executing && r.LeaseEnded(m, m.source(nm)) == engine.Applied
 			})
 		} else {
 			s.learn(m, s.calls[d].step, d, []uint8{0, silence, said, refusal}[v])

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentrun/executor/pkg/run"
+	"github.com/agentrun/executor/internal/engine"
 )
 
 // fault is what befalls one seam call.
@@ -90,7 +90,7 @@ type world struct {
 	zero time.Time
 
 	plan   func(p *proc, op, key string) fault // what befalls a call
-	behave func(d *run.Dispatch) conduct       // what the provider does with a dispatch
+	behave func(d *engine.Dispatch) conduct    // what the provider does with a dispatch
 	fast   bool                                // latencies are tiny and equal: for sweeps
 	calls  int                                 // numbered seam calls so far
 
@@ -104,7 +104,7 @@ type world struct {
 	executors []*executor
 	recons    []*reconciler
 
-	names  map[run.DispatchID]string
+	names  map[engine.DispatchID]string
 	trace  []string
 	broken string
 	over   chan struct{} // closed when a rule is broken
@@ -112,7 +112,7 @@ type world struct {
 
 func newWorld(t testing.TB, seed uint64) *world {
 	w := &world{
-		t: t, dice: &dice{seed: seed, times: map[string]int{}}, zero: time.Now(), names: map[run.DispatchID]string{},
+		t: t, dice: &dice{seed: seed, times: map[string]int{}}, zero: time.Now(), names: map[engine.DispatchID]string{},
 		over: make(chan struct{}),
 	}
 	w.plan = func(*proc, string, string) fault { return none }
@@ -133,7 +133,7 @@ func (w *world) sayLocked(format string, args ...any) {
 }
 
 // name is a short name of a dispatch id, the same in every run of a seed as long as the order is.
-func (w *world) name(d run.DispatchID) string {
+func (w *world) name(d engine.DispatchID) string {
 	if d == "" {
 		return "-"
 	}

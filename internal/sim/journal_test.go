@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/worker"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // disk is an executor's journal as it survives its process: in memory, or a real bbolt file.
@@ -18,9 +18,9 @@ type disk interface {
 	// close ends it, as the death of the process does.
 	close()
 	// intended reports whether the intent of a dispatch is durable.
-	intended(d run.DispatchID) bool
+	intended(d engine.DispatchID) bool
 	// known are all facts; no call of another process may run meanwhile.
-	known() []run.Fact
+	known() []engine.Fact
 	// wipe loses everything, and the journal's name with it.
 	wipe()
 }
@@ -31,13 +31,13 @@ type memory struct {
 	name   string
 	wipes  int
 	starts int
-	order  []run.DispatchID
-	facts  map[run.DispatchID]*run.Fact
+	order  []engine.DispatchID
+	facts  map[engine.DispatchID]*engine.Fact
 	store  time.Time
 }
 
 func newMemory(w *world, name string) *memory {
-	return &memory{w: w, name: name, facts: map[run.DispatchID]*run.Fact{}}
+	return &memory{w: w, name: name, facts: map[engine.DispatchID]*engine.Fact{}}
 }
 
 func (m *memory) open() (worker.Journal, string) {
@@ -49,23 +49,23 @@ func (m *memory) close() {}
 
 func (m *memory) wipe() {
 	m.wipes++
-	m.order, m.facts, m.store = nil, map[run.DispatchID]*run.Fact{}, time.Time{}
+	m.order, m.facts, m.store = nil, map[engine.DispatchID]*engine.Fact{}, time.Time{}
 }
 
-func (m *memory) intended(d run.DispatchID) bool {
+func (m *memory) intended(d engine.DispatchID) bool {
 	f := m.facts[d]
 	return f != nil && f.Intent.Step != ""
 }
 
-func (m *memory) known() []run.Fact {
-	var out []run.Fact
+func (m *memory) known() []engine.Fact {
+	var out []engine.Fact
 	for _, d := range m.order {
 		out = append(out, *m.facts[d])
 	}
 	return out
 }
 
-func (m *memory) Write(_ context.Context, entries ...run.Entry) error {
+func (m *memory) Write(_ context.Context, entries ...engine.Entry) error {
 	m.w.mu.Lock()
 	defer m.w.mu.Unlock()
 	for _, e := range entries {
@@ -85,22 +85,22 @@ func (m *memory) Write(_ context.Context, entries ...run.Entry) error {
 	return nil
 }
 
-func (m *memory) fact(d run.DispatchID) *run.Fact {
+func (m *memory) fact(d engine.DispatchID) *engine.Fact {
 	f := m.facts[d]
 	if f == nil {
-		f = &run.Fact{Intent: run.Intent{Dispatch: d}, Settled: true}
+		f = &engine.Fact{Intent: engine.Intent{Dispatch: d}, Settled: true}
 		m.facts[d] = f
 		m.order = append(m.order, d)
 	}
 	return f
 }
 
-func (m *memory) Later(entries ...run.Entry) { _ = m.Write(context.Background(), entries...) }
+func (m *memory) Later(entries ...engine.Entry) { _ = m.Write(context.Background(), entries...) }
 
-func (m *memory) Unsettled() ([]run.Fact, error) {
+func (m *memory) Unsettled() ([]engine.Fact, error) {
 	m.w.mu.Lock()
 	defer m.w.mu.Unlock()
-	var out []run.Fact
+	var out []engine.Fact
 	for _, d := range m.order {
 		if f := m.facts[d]; !f.Settled {
 			out = append(out, *f)
@@ -109,9 +109,9 @@ func (m *memory) Unsettled() ([]run.Fact, error) {
 	return out, nil
 }
 
-func (m *memory) Facts(fn func(run.Fact) error) error {
+func (m *memory) Facts(fn func(engine.Fact) error) error {
 	m.w.mu.Lock()
-	var all []run.Fact
+	var all []engine.Fact
 	for _, d := range m.order {
 		all = append(all, *m.facts[d])
 	}
@@ -158,12 +158,12 @@ func (b *boltFile) close() {
 
 func (b *boltFile) wipe() { panic("sim: a real journal is not wiped") }
 
-func (b *boltFile) known() []run.Fact {
-	var out []run.Fact
+func (b *boltFile) known() []engine.Fact {
+	var out []engine.Fact
 	if b.j == nil {
 		return nil
 	}
-	if err := b.j.Facts(func(f run.Fact) error {
+	if err := b.j.Facts(func(f engine.Fact) error {
 		out = append(out, f)
 		return nil
 	}); err != nil {
@@ -172,7 +172,7 @@ func (b *boltFile) known() []run.Fact {
 	return out
 }
 
-func (b *boltFile) intended(d run.DispatchID) bool {
+func (b *boltFile) intended(d engine.DispatchID) bool {
 	f, ok, err := b.j.Get(d)
 	return err == nil && ok && f.Intent.Step != ""
 }
@@ -184,12 +184,12 @@ type journalLink struct {
 	lazy bool // Later is lost with the process, as it may be
 }
 
-func (l journalLink) Write(ctx context.Context, entries ...run.Entry) error {
+func (l journalLink) Write(ctx context.Context, entries ...engine.Entry) error {
 	return l.p.do(ctx, "journal.write", what(entries), local, func() error { return l.j.Write(ctx, entries...) })
 }
 
 // what names the kinds of the entries: the trace shows them.
-func what(entries []run.Entry) string {
+func what(entries []engine.Entry) string {
 	out := ""
 	for _, e := range entries {
 		switch {
@@ -204,7 +204,7 @@ func what(entries []run.Entry) string {
 	return out
 }
 
-func (l journalLink) Later(entries ...run.Entry) {
+func (l journalLink) Later(entries ...engine.Entry) {
 	if l.p.isDead() {
 		return
 	}
@@ -219,7 +219,7 @@ func (l journalLink) Later(entries ...run.Entry) {
 	})
 }
 
-func (l journalLink) Unsettled() (facts []run.Fact, err error) {
+func (l journalLink) Unsettled() (facts []engine.Fact, err error) {
 	err = l.p.do(l.p.ctx, "journal.unsettled", "", reads, func() (err error) {
 		facts, err = l.j.Unsettled()
 		return err
@@ -227,5 +227,5 @@ func (l journalLink) Unsettled() (facts []run.Fact, err error) {
 	return facts, err
 }
 
-func (l journalLink) Facts(fn func(run.Fact) error) error { return l.j.Facts(fn) }
-func (l journalLink) Saw(revision uint64)                 { l.j.Saw(revision) }
+func (l journalLink) Facts(fn func(engine.Fact) error) error { return l.j.Facts(fn) }
+func (l journalLink) Saw(revision uint64)                    { l.j.Saw(revision) }

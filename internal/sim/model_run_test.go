@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentrun/executor/pkg/run"
+	"github.com/agentrun/executor/internal/engine"
 )
 
 // found is what an exploration came to.
@@ -20,7 +20,7 @@ type found struct {
 }
 
 // heldProof is the violation that no late request excuses: a repeat although somebody knew better.
-const heldProof = run.RuleNoBlindRepeat + ": somebody held proof of the commit"
+const heldProof = engine.RuleNoBlindRepeat + ": somebody held proof of the commit"
 
 // explore goes breadth first through at most so many states, or until it has found what ends it.
 func (m *model) explore(most int, until func(broken string) bool) *found {

@@ -5,12 +5,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
 // changed takes a new record in and holds it against the rules.
-func (s *mState) changed(m *model, r *run.Run) {
+func (s *mState) changed(m *model, r *engine.Run) {
 	s.r = r
 	s.key = m.fingerprint(r)
 	s.rev++
@@ -29,7 +30,7 @@ func (s *mState) breaks(what string) {
 }
 
 // event applies an event of the core to a copy of the record. A panic of the core is a rule that it enforced.
-func (s *mState) event(m *model, fn func(r *run.Run) bool) (ch bool) {
+func (s *mState) event(m *model, fn func(r *engine.Run) bool) (ch bool) {
 	r := copyRun(s.r)
 	defer func() {
 		if p := recover(); p != nil {
@@ -57,7 +58,7 @@ func (s *mState) dispatch(by, d uint8) {
 	}
 	for e := uint8(1); e <= s.nd; e++ {
 		if e != d && s.calls[e].step == c.step && s.mayCommit(e) {
-			s.breaks(run.RuleNoBlindRepeat)
+			s.breaks(engine.RuleNoBlindRepeat)
 		}
 	}
 	c.phase, c.by = running, by
@@ -73,7 +74,7 @@ func (s *mState) mint(by, step uint8) uint8 {
 	return s.nd
 }
 
-func (s *mState) step(i uint8) *run.Step { return s.r.Steps[i] }
+func (s *mState) step(i uint8) *engine.Step { return s.r.Steps[i] }
 
 // lease is the dispatch with which the present lease began, 0 for none.
 func (s *mState) lease() uint8 {
@@ -116,8 +117,8 @@ func (s *mState) start(m *model, by, step, d uint8) bool {
 	if s.r.Lease != nil && s.r.Lease.Holder != holder {
 		return false
 	}
-	ch := s.event(m, func(r *run.Run) bool {
-		return r.Begin(stepName(step), m, run.Start{
+	ch := s.event(m, func(r *engine.Run) bool {
+		return r.Begin(stepName(step), m, engine.Start{
 			Dispatch: dispatchID(d), LeaseID: "l" + string(dispatchID(d))[1:], Holder: holder, Seconds: 30, Worker: holder,
 		}, m.now) != nil
 	})
@@ -156,7 +157,7 @@ func (s *mState) learn(m *model, step, d, value uint8) (ch bool) {
 }
 
 func (s *mState) reply(m *model, d uint8, reply envelope.Reply) bool {
-	return s.event(m, func(r *run.Run) bool { return r.Reply(dispatchID(d), reply, m, m.source("x")) != run.Dropped })
+	return s.event(m, func(r *engine.Run) bool { return r.Reply(dispatchID(d), reply, m, m.source("x")) != engine.Dropped })
 }
 
 // endAtOnce is the reading that a step for a person ends the episode whatever is in flight.
@@ -168,7 +169,7 @@ func (s *mState) endAtOnce(m *model) {
 		if st.State == run.Held {
 			r := copyRun(s.r)
 			row := st.Fail.Row
-			r.End, r.Decided, r.Lease = &run.End{Outcome: row.Outcome, Row: &row, Step: st.Name, At: m.now}, nil, nil
+			r.End, r.Decided, r.Lease = &engine.End{Outcome: row.Outcome, Row: &row, Step: st.Name, At: m.now}, nil, nil
 			s.changed(m, r)
 			return
 		}
@@ -233,18 +234,18 @@ func (s *mState) check(m *model) {
 	}
 	for i, st := range s.r.Steps {
 		if s.ledger[i] > 1 {
-			s.breaks(run.RuleNoBlindRepeat + ": done twice")
+			s.breaks(engine.RuleNoBlindRepeat + ": done twice")
 		}
 		if st.State == run.Done && s.ledger[i] == 0 {
-			s.breaks(run.RuleProvenOK)
+			s.breaks(engine.RuleProvenOK)
 		}
 		if s.r.End != nil && s.r.End.Outcome == envelope.Cancelled && st.State != run.Done {
 			if s.ledger[i] > 0 {
-				s.breaks(run.RuleProvenOK + ": completed effects are incomplete")
+				s.breaks(engine.RuleProvenOK + ": completed effects are incomplete")
 			}
 			for d := uint8(1); d <= s.nd; d++ {
 				if c := &s.calls[d]; int(c.step) == i && !c.late && c.done == 0 && (c.phase == running || c.phase == cutShort) {
-					s.breaks(run.RuleOneEnd + ": cancelled with a call that may still be done")
+					s.breaks(engine.RuleOneEnd + ": cancelled with a call that may still be done")
 				}
 			}
 		}

@@ -7,13 +7,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
 // The protocol's model on the real core: every interleaving of two executors, reconcilers, a tool, operators and a reporter
-// around one record, breadth first, up to a bound. The record is a run.Run and every event on it is pkg/run's; what is
+// around one record, breadth first, up to a bound. The record is an engine.Run and every event on it is the engine's; what is
 // modelled is the rest: who stands where in the one order, what is journaled, and what the tool has done. Times stand still
 // (every delay is zero), a lease runs out by an event of its own, and a consistency window passes when its call can have no
 // effect any more. Publishing is one step except in the scenarios about letters.
@@ -104,8 +105,8 @@ type mCore struct {
 
 type mState struct {
 	mCore
-	r   *run.Run // shared between states; replaced by a copy when it changes
-	key string   // of the record
+	r   *engine.Run // shared between states; replaced by a copy when it changes
+	key string      // of the record
 	bad string
 }
 
@@ -158,10 +159,12 @@ func newModel(o mOpt) *model {
 	return m
 }
 
-func (m *model) source(by string) run.Source { return run.Source{By: by, At: m.now, Start: m.now} }
+func (m *model) source(by string) engine.Source {
+	return engine.Source{By: by, At: m.now, Start: m.now}
+}
 
-func (m *model) defaults() run.Defaults {
-	return run.Defaults{Owner: "o", Workflow: "w", Actor: "a", Budget: budget.Limits{
+func (m *model) defaults() engine.Defaults {
+	return engine.Defaults{Owner: "o", Workflow: "w", Actor: "a", Budget: budget.Limits{
 		MaxTurns: 100, MaxToolCalls: 100, MaxAttemptsPerStep: 100, MaxElapsedMillis: 1 << 40,
 		MaxInputTokens: 1, MaxOutputTokens: 1, MaxEstimatedCostMinorUnits: 1,
 	}}
@@ -169,17 +172,17 @@ func (m *model) defaults() run.Defaults {
 
 var modelRun = run.ID{Tenant: "acme", Run: "r"}
 
-func (m *model) create() *run.Run {
+func (m *model) create() *engine.Run {
 	steps := make([]string, m.steps)
 	for i := range steps {
 		steps[i] = fmt.Sprintf(`{"step":"s%d","tool":"w","args":{}}`, i)
 	}
 	data := fmt.Sprintf(`{"schema":"agentrun.job/v1","tenant":"acme","run_id":"r","parallel":%v,"steps":[%s]}`, m.parallel, strings.Join(steps, ","))
-	return run.Create(modelRun, run.Message{Seq: 1, Time: m.now, Queue: "default", Data: []byte(data)}, m.defaults(), m.now)
+	return engine.Create(modelRun, engine.Message{Seq: 1, Time: m.now, Queue: "default", Data: []byte(data)}, m.defaults(), m.now)
 }
 
-func stepName(i uint8) string           { return fmt.Sprintf("s%d", i) }
-func dispatchID(d uint8) run.DispatchID { return run.DispatchID([]byte{'d', '0' + d}) }
+func stepName(i uint8) string              { return fmt.Sprintf("s%d", i) }
+func dispatchID(d uint8) engine.DispatchID { return engine.DispatchID([]byte{'d', '0' + d}) }
 
 func number(id string) uint8 {
 	if id == "" {
@@ -188,10 +191,10 @@ func number(id string) uint8 {
 	return id[1] - '0'
 }
 
-// copyRun copies what pkg/run changes in place.
-func copyRun(r *run.Run) *run.Run {
+// copyRun copies what the engine changes in place.
+func copyRun(r *engine.Run) *engine.Run {
 	c := *r
-	c.Steps = make([]*run.Step, len(r.Steps))
+	c.Steps = make([]*engine.Step, len(r.Steps))
 	for i, s := range r.Steps {
 		t := *s
 		if s.Doubt != nil {
@@ -219,7 +222,7 @@ func copyRun(r *run.Run) *run.Run {
 
 // fingerprint is everything of a record that its future depends on. Numbers that only grow are left out: they decide
 // nothing here.
-func (m *model) fingerprint(r *run.Run) string {
+func (m *model) fingerprint(r *engine.Run) string {
 	if r == nil {
 		return ""
 	}
@@ -248,7 +251,7 @@ func (m *model) fingerprint(r *run.Run) string {
 		b = append(b, ';')
 	}
 	for i := range r.History {
-		if e := &r.History[i]; e.Kind == run.EventDispatch {
+		if e := &r.History[i]; e.Kind == engine.EventDispatch {
 			b = append(b, e.Dispatch...)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/reconcile"
 	"github.com/agentrun/executor/internal/record"
@@ -16,8 +17,8 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-func defaults() run.Defaults {
-	return run.Defaults{
+func defaults() engine.Defaults {
+	return engine.Defaults{
 		Owner: "platform", Workflow: "case", Actor: "agent:support",
 		Budget: budget.Limits{
 			MaxTurns: 12, MaxToolCalls: 12, MaxAttemptsPerStep: 3, MaxElapsedMillis: 90_000,
@@ -204,7 +205,7 @@ func (r *reconciler) start() {
 }
 
 // operatorCall does what an operator call does: on the record first, then with the message.
-func (w *world) operatorCall(p *proc, id run.ID, what string, change func(r *run.Run, now envelope.Time) bool) {
+func (w *world) operatorCall(p *proc, id run.ID, what string, change func(r *engine.Run, now envelope.Time) bool) {
 	rs := &record.Records{Store: link{p}, Clock: clock{p: p}, Retention: time.Hour}
 	for {
 		h, err := rs.Load(p.ctx, id)

@@ -3,6 +3,7 @@ package sim
 import (
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -48,7 +49,7 @@ func (w *world) checkPrompt(id run.ID, old, st *storedRun) {
 	}
 }
 
-func lookupOf(d run.DispatchID) string { return "the lookup of " + string(d) }
+func lookupOf(d engine.DispatchID) string { return "the lookup of " + string(d) }
 
 // dueFrom notes that something is due from at on, or since an earlier revision said so, or since this one.
 func (st *storedRun) dueFrom(what string, at envelope.Time, old *storedRun) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -35,7 +36,7 @@ type conduct struct {
 
 // flight is one request that arrived.
 type flight struct {
-	run.Dispatch
+	engine.Dispatch
 	conduct
 	id        run.ID
 	by        *proc
@@ -91,7 +92,7 @@ func (v *provider) Tool(name string) (*run.Tool, bool) {
 func (v *provider) Limits(tool string) worker.Limits { return v.limits[tool] }
 
 // arrive takes a request in; the rules about dispatches are checked here, against the truth.
-func (w *world) arrive(p *proc, id run.ID, d *run.Dispatch, c conduct) *flight {
+func (w *world) arrive(p *proc, id run.ID, d *engine.Dispatch, c conduct) *flight {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f := &flight{Dispatch: *d, conduct: c, id: id, by: p, at: time.Now()}
@@ -153,7 +154,7 @@ func (w *world) keptPromise(f *flight) bool {
 }
 
 // honest keeps a tool that honours its key from refusing for good what it has done under that key.
-func (w *world) honest(d *run.Dispatch, c conduct) conduct {
+func (w *world) honest(d *engine.Dispatch, c conduct) conduct {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if c.answers && !c.commits && c.reply.Row.Outcome != envelope.Retryable && w.keptPromise(&flight{Dispatch: *d}) {
@@ -221,7 +222,7 @@ var _ worker.Tools = toolbox{}
 func (b toolbox) Tool(name string) (*run.Tool, bool) { return b.p.w.Tool(name) }
 func (b toolbox) Limits(tool string) worker.Limits   { return b.p.w.Limits(tool) }
 
-func (b toolbox) Call(ctx context.Context, d *run.Dispatch, info worker.CallInfo) envelope.Reply {
+func (b toolbox) Call(ctx context.Context, d *engine.Dispatch, info worker.CallInfo) envelope.Reply {
 	w := b.p.w
 	notSent := envelope.Reply{NotSent: true, Row: envelope.RowFor(envelope.CodeUpstreamUnavailable, d.Effect)}
 	silence := envelope.Reply{NoReply: true, Row: envelope.RowFor(envelope.CodeUpstreamTimeout, d.Effect)}
@@ -284,7 +285,7 @@ func (b toolbox) Call(ctx context.Context, d *run.Dispatch, info worker.CallInfo
 
 func (toolbox) ReadyWithin(string) time.Duration { return 0 }
 
-func (b toolbox) Lookup(ctx context.Context, id run.ID, l *run.Lookup, _ string) (envelope.Lookup, bool) {
+func (b toolbox) Lookup(ctx context.Context, id run.ID, l *engine.Lookup, _ string) (envelope.Lookup, bool) {
 	w := b.p.w
 	if l.Tool == "remote" && !b.executes {
 		return envelope.Lookup{}, false
@@ -308,7 +309,7 @@ func (b toolbox) Lookup(ctx context.Context, id run.ID, l *run.Lookup, _ string)
 
 // lookedUp is what the provider says of an operation: what was done, else the last that it has of it. Now and then it does not
 // look, because it is asked too often. w.mu is held.
-func (w *world) lookedUp(l *run.Lookup) envelope.Lookup {
+func (w *world) lookedUp(l *engine.Lookup) envelope.Lookup {
 	if w.dice.chance("limited"+l.Ref, w.refusesLookups) {
 		wait := w.dice.between("told"+l.Ref, 0, 4*time.Second)
 		return envelope.Lookup{Answer: envelope.Later, Row: envelope.RowFor(envelope.CodeUpstreamRateLimited, envelope.Read), RetryAfter: wait.Milliseconds()}

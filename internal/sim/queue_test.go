@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -35,7 +36,7 @@ func (w *world) publish(id run.ID, data []byte) {
 	w.mu.Lock()
 	w.jobSeq++
 	m := &message{Delivery: port.Delivery{
-		Message: run.Message{Seq: w.jobSeq, Time: envelope.TimeOf(time.Now()), Queue: "default", Data: data},
+		Message: engine.Message{Seq: w.jobSeq, Time: envelope.TimeOf(time.Now()), Queue: "default", Data: data},
 		ID:      id, Valid: true, Subject: "agentrun.jobs.default." + id.Tenant + "." + id.Run,
 	}}
 	w.messages = append(w.messages, m)
@@ -53,7 +54,7 @@ func (w *world) wake(queue string, id run.ID) (fresh bool) {
 		}
 	}
 	w.messages = append(w.messages, &message{Delivery: port.Delivery{
-		Message: run.Message{Time: envelope.TimeOf(time.Now()), Queue: queue},
+		Message: engine.Message{Time: envelope.TimeOf(time.Now()), Queue: queue},
 		Wake:    true, ID: id, Valid: true, Subject: "agentrun.wakes." + queue + "." + id.Tenant + "." + id.Run,
 	}})
 	w.sayLocked("%s is woken", id.Run)

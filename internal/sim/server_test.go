@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -34,7 +35,7 @@ type server struct {
 
 type storedRun struct {
 	port.Record
-	run *run.Run
+	run *engine.Run
 	due map[string]time.Time // since or from when each step whose turn it is may be started
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -24,14 +25,14 @@ var raced bool
 type scenario struct {
 	name   string
 	jobs   []string // members and steps of each job, published one after another
-	behave func(w *world, d *run.Dispatch) conduct
+	behave func(w *world, d *engine.Dispatch) conduct
 	script func(s *sweep) // runs beside it
 	ends   envelope.Word  // of the run if nothing befalls it
 }
 
 var sweepID = run.ID{Tenant: "acme", Run: "run_1"}
 
-func okReply(d *run.Dispatch) envelope.Reply {
+func okReply(d *engine.Dispatch) envelope.Reply {
 	r := envelope.Reply{OK: true, Result: json.RawMessage(`{"id":"c"}`)}
 	if d.Effect == envelope.Write {
 		r.EvidenceRef = d.Ref
@@ -39,24 +40,24 @@ func okReply(d *run.Dispatch) envelope.Reply {
 	return r
 }
 
-func done(d *run.Dispatch, in time.Duration) conduct {
+func done(d *engine.Dispatch, in time.Duration) conduct {
 	return conduct{commits: true, commitIn: in / 2, answers: true, answerIn: in, reply: okReply(d)}
 }
 
-func swift(_ *world, d *run.Dispatch) conduct { return done(d, 20*time.Millisecond) }
+func swift(_ *world, d *engine.Dispatch) conduct { return done(d, 20*time.Millisecond) }
 
 func refused(c envelope.Code) conduct {
 	return conduct{answers: true, answerIn: 20 * time.Millisecond, reply: envelope.Reply{Row: envelope.RowFor(c, envelope.Read)}}
 }
 
 // accepted is a 202: the provider works on it, and that becomes something or nothing.
-func accepted(d *run.Dispatch, job time.Duration, commits bool) conduct {
+func accepted(d *engine.Dispatch, job time.Duration, commits bool) conduct {
 	return conduct{commits: commits, job: job, answers: true, answerIn: 20 * time.Millisecond, reply: envelope.Reply{Row: envelope.RowFor(envelope.CodeOutcomeUnknown, d.Effect)}}
 }
 
 // first gives the first request of a step that really arrives to fn, and lets the others succeed.
-func first(step string, fn func(d *run.Dispatch) conduct) func(*world, *run.Dispatch) conduct {
-	return func(w *world, d *run.Dispatch) conduct {
+func first(step string, fn func(d *engine.Dispatch) conduct) func(*world, *engine.Dispatch) conduct {
+	return func(w *world, d *engine.Dispatch) conduct {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, f := range w.flights {
@@ -87,41 +88,41 @@ var scenarios = []scenario{
 	},
 	{
 		name: "unknown-found", jobs: []string{oneStep("write")}, ends: envelope.OK,
-		behave: first("s1", func(*run.Dispatch) conduct { return conduct{commits: true, commitIn: 10 * time.Millisecond} }),
+		behave: first("s1", func(*engine.Dispatch) conduct { return conduct{commits: true, commitIn: 10 * time.Millisecond} }),
 	},
 	{
 		name: "unknown-absent", jobs: []string{oneStep("write")}, ends: envelope.OK,
-		behave: first("s1", func(*run.Dispatch) conduct { return conduct{} }),
+		behave: first("s1", func(*engine.Dispatch) conduct { return conduct{} }),
 	},
 	{
 		name: "unknown-late", jobs: []string{oneStep("write")}, ends: envelope.OK,
-		behave: first("s1", func(*run.Dispatch) conduct { return conduct{late: true} }),
+		behave: first("s1", func(*engine.Dispatch) conduct { return conduct{late: true} }),
 	},
 	{name: "no-lookup", jobs: []string{oneStep("none")}, behave: swift, ends: envelope.OK},
 	{
 		name: "accepted", jobs: []string{oneStep("jobs")}, ends: envelope.OK,
-		behave: first("s1", func(d *run.Dispatch) conduct { return accepted(d, 3*time.Second, true) }),
+		behave: first("s1", func(d *engine.Dispatch) conduct { return accepted(d, 3*time.Second, true) }),
 	},
 	{
 		name: "accepted-failed", jobs: []string{oneStep("jobs")}, ends: envelope.Fatal,
-		behave: func(_ *world, d *run.Dispatch) conduct { return accepted(d, 3*time.Second, false) },
+		behave: func(_ *world, d *engine.Dispatch) conduct { return accepted(d, 3*time.Second, false) },
 	},
 	{
 		name: "executor-looks-up", jobs: []string{oneStep("remote")}, ends: envelope.OK,
-		behave: first("s1", func(*run.Dispatch) conduct { return conduct{} }),
+		behave: first("s1", func(*engine.Dispatch) conduct { return conduct{} }),
 	},
 	{name: "verify-always", jobs: []string{oneStep("always")}, behave: swift, ends: envelope.OK},
 	{
 		name: "resend-with-key", jobs: []string{oneStep("keyed")}, ends: envelope.OK,
-		behave: first("s1", func(*run.Dispatch) conduct { return conduct{commits: true, commitIn: 10 * time.Millisecond} }),
+		behave: first("s1", func(*engine.Dispatch) conduct { return conduct{commits: true, commitIn: 10 * time.Millisecond} }),
 	},
 	{
 		name: "retry", jobs: []string{oneStep("write")}, ends: envelope.OK,
-		behave: first("s1", func(*run.Dispatch) conduct { return refused(envelope.CodeUpstreamUnavailable) }),
+		behave: first("s1", func(*engine.Dispatch) conduct { return refused(envelope.CodeUpstreamUnavailable) }),
 	},
 	{
 		name: "renewal", jobs: []string{oneStep("slow")}, ends: envelope.OK,
-		behave: func(_ *world, d *run.Dispatch) conduct {
+		behave: func(_ *world, d *engine.Dispatch) conduct {
 			c := done(d, 9*time.Second)
 			c.late = true
 			return c
@@ -130,55 +131,57 @@ var scenarios = []scenario{
 	{
 		name: "cancel", ends: envelope.Cancelled,
 		jobs:   []string{`"steps":[{"step":"s1","tool":"write","args":{}},{"step":"s2","tool":"write","args":{}}]`},
-		behave: func(_ *world, d *run.Dispatch) conduct { return done(d, 600*time.Millisecond) },
+		behave: func(_ *world, d *engine.Dispatch) conduct { return done(d, 600*time.Millisecond) },
 		script: func(s *sweep) {
 			s.await(func() bool { return len(s.flights) > 0 })
-			s.call("cancel", func(r *run.Run, now envelope.Time) bool { return r.CancelRun("alice", "stop", now) == run.Applied })
+			s.call("cancel", func(r *engine.Run, now envelope.Time) bool {
+				return r.CancelRun("alice", "stop", now) == engine.Applied
+			})
 		},
 	},
 	{
 		name: "letter-resolve", ends: envelope.OK,
 		jobs:   []string{`"steps":[{"step":"s1","tool":"none","args":{}},{"step":"s2","tool":"write","args":{}}]`},
-		behave: first("s1", func(*run.Dispatch) conduct { return conduct{commits: true, commitIn: 10 * time.Millisecond} }),
+		behave: first("s1", func(*engine.Dispatch) conduct { return conduct{commits: true, commitIn: 10 * time.Millisecond} }),
 		script: func(s *sweep) { s.answer() },
 	},
 	{
 		name: "letter-replay", jobs: []string{oneStep("write")}, ends: envelope.OK,
-		behave: first("s1", func(*run.Dispatch) conduct { return refused(envelope.CodeStateConflict) }),
+		behave: first("s1", func(*engine.Dispatch) conduct { return refused(envelope.CodeStateConflict) }),
 		script: func(s *sweep) { s.answer() },
 	},
 	{
 		name: "report-in-flight", jobs: []string{oneStep("slow")}, ends: envelope.OK,
-		behave: func(_ *world, d *run.Dispatch) conduct {
+		behave: func(_ *world, d *engine.Dispatch) conduct {
 			c := done(d, 9*time.Second)
 			c.commitIn = 10 * time.Millisecond
 			return c
 		},
 		script: func(s *sweep) { // the call goes on although its step is settled: no lease is renewed for it
 			s.await(func() bool { return len(s.flights) > 0 && s.flights[0].committed })
-			s.call("report", func(r *run.Run, now envelope.Time) bool {
-				_, refused := r.Report("s1", 0, "webhook", run.Resolution{CommitState: envelope.Committed, EvidenceRef: "c"}, s.world, now)
+			s.call("report", func(r *engine.Run, now envelope.Time) bool {
+				_, refused := r.Report("s1", 0, "webhook", engine.Resolution{CommitState: envelope.Committed, EvidenceRef: "c"}, s.world, now)
 				return refused == nil
 			})
 		},
 	},
 	{
 		name: "letter-answered-early", jobs: []string{oneStep("write")}, ends: envelope.Fatal,
-		behave: func(*world, *run.Dispatch) conduct { return refused(envelope.CodeStateConflict) },
+		behave: func(*world, *engine.Dispatch) conduct { return refused(envelope.CodeStateConflict) },
 		script: func(s *sweep) { // the record is answered before its letter's message is there
 			s.await(func() bool { return s.runs[sweepID] != nil && s.runs[sweepID].run.End != nil })
-			s.call("discard", func(r *run.Run, now envelope.Time) bool {
+			s.call("discard", func(r *engine.Run, now envelope.Time) bool {
 				if r.Letter == nil || !r.Letter.Open {
 					return false
 				}
-				_, refused := r.Discard(run.Call{Letter: r.Letter.ID, By: "alice", Reason: "seen", At: now})
+				_, refused := r.Discard(engine.Call{Letter: r.Letter.ID, By: "alice", Reason: "seen", At: now})
 				return refused == nil
 			})
 		},
 	},
 	{
 		name: "paused-holder", jobs: []string{oneStep("slow")}, ends: envelope.OK,
-		behave: first("s1", func(*run.Dispatch) conduct { return conduct{late: true} }),
+		behave: first("s1", func(*engine.Dispatch) conduct { return conduct{late: true} }),
 		script: func(s *sweep) {
 			s.await(func() bool { return len(s.flights) > 0 })
 			s.mu.Lock()
@@ -192,7 +195,7 @@ var scenarios = []scenario{
 	{
 		name: "unsettled-at-the-end", ends: envelope.NeedsHuman,
 		jobs: []string{`"parallel":true,"steps":[{"step":"s1","tool":"keyed","args":{}},{"step":"s2","tool":"slowread","args":{}}]`},
-		behave: func(w *world, d *run.Dispatch) conduct {
+		behave: func(w *world, d *engine.Dispatch) conduct {
 			if d.Step == "s2" { // fatal while s1 waits for its next attempt, and its first dispatch is still unknown
 				c := refused(envelope.CodeUpstreamRejectedInput)
 				c.answerIn = 3200 * time.Millisecond
@@ -221,7 +224,7 @@ var scenarios = []scenario{
 	},
 	{
 		name: "drain", jobs: []string{oneStep("slow")}, ends: envelope.OK,
-		behave: func(_ *world, d *run.Dispatch) conduct {
+		behave: func(_ *world, d *engine.Dispatch) conduct {
 			c := done(d, 6*time.Second) // longer than the drain time
 			c.late = true
 			return c
@@ -261,7 +264,7 @@ func (sc *scenario) play(t *testing.T, faults map[int]fault, bolt string) (calls
 		w := newWorld(t, 7)
 		s := &sweep{world: w, sc: sc, faults: faults, closed: make(chan struct{})}
 		w.ackWait = 2 * lease
-		w.behave = func(d *run.Dispatch) conduct { return sc.behave(w, d) }
+		w.behave = func(d *engine.Dispatch) conduct { return sc.behave(w, d) }
 		w.plan = s.fate
 		var d disk = newMemory(w, "x1")
 		if bolt != "" {
@@ -344,7 +347,7 @@ func (s *sweep) run() {
 	s.mu.Lock()
 	s.checkEnd()
 	if len(s.runs) == 0 {
-		s.violated(run.RuleNothingVanishes, "there is no record of the run")
+		s.violated(engine.RuleNothingVanishes, "there is no record of the run")
 	}
 	s.mu.Unlock()
 	close(s.closed)
@@ -375,7 +378,7 @@ func (s *sweep) awaitFor(most time.Duration, holds func() bool) {
 	}
 }
 
-func (s *sweep) call(what string, change func(r *run.Run, now envelope.Time) bool) {
+func (s *sweep) call(what string, change func(r *engine.Run, now envelope.Time) bool) {
 	s.operatorCall(s.newProc("op"), sweepID, what, change)
 }
 
@@ -385,19 +388,19 @@ func (s *sweep) answer() {
 		st := s.runs[sweepID]
 		return st != nil && st.run.End != nil && len(s.letters) > 0 && !s.open(sweepID, "s1")
 	})
-	s.call("answer", func(r *run.Run, now envelope.Time) bool {
+	s.call("answer", func(r *engine.Run, now envelope.Time) bool {
 		if r.Letter == nil || !r.Letter.Open {
 			return false
 		}
-		call := run.Call{Letter: r.Letter.ID, By: "alice", Reason: "looked into it", At: now}
+		call := engine.Call{Letter: r.Letter.ID, By: "alice", Reason: "looked into it", At: now}
 		if slices.Contains(r.BuildLetter().AllowedActions, deadletter.Replay) {
-			_, refused := r.Replay(call, run.ReplayWith{})
+			_, refused := r.Replay(call, engine.ReplayWith{})
 			return refused == nil
 		}
-		res := run.Resolution{CommitState: envelope.NotCommitted}
+		res := engine.Resolution{CommitState: envelope.NotCommitted}
 		s.mu.Lock()
 		if s.ledger(sweepID, "s1") > 0 {
-			res = run.Resolution{CommitState: envelope.Committed, Result: json.RawMessage(`{"id":"c"}`), EvidenceRef: "c"}
+			res = engine.Resolution{CommitState: envelope.Committed, Result: json.RawMessage(`{"id":"c"}`), EvidenceRef: "c"}
 		}
 		s.mu.Unlock()
 		call.Step = "s1"
@@ -446,7 +449,7 @@ func TestSweepEnds(t *testing.T) {
 			w := newWorld(t, 7)
 			s := &sweep{world: w, sc: sc, closed: make(chan struct{})}
 			w.ackWait, w.plan = 2*lease, s.fate
-			w.behave = func(d *run.Dispatch) conduct { return sc.behave(w, d) }
+			w.behave = func(d *engine.Dispatch) conduct { return sc.behave(w, d) }
 			w.executors = []*executor{{w: w, name: "x1", lease: lease, disk: newMemory(w, "x1")}}
 			w.recons = []*reconciler{{w: w, name: "r1", lease: lease}}
 			s.run()

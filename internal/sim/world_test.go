@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -180,7 +181,7 @@ func (p *player) mishap(who *proc, op, key string) fault {
 }
 
 // conduct draws what the provider does.
-func (p *player) conduct(d *run.Dispatch) conduct {
+func (p *player) conduct(d *engine.Dispatch) conduct {
 	p.mu.Lock()
 	calm := p.calm
 	p.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -205,9 +206,9 @@ func seen(e *run.HistoryView) string {
 		parts = append(parts, "sent "+e.SentAt.Time().Format(clock)+", answered after "+e.AnsweredAt.Sub(e.SentAt).Round(time.Millisecond).String())
 	case e.SentAt != 0:
 		parts = append(parts, "sent "+e.SentAt.Time().Format(clock)+", no answer")
-	case e.Kind == run.EventDispatch && e.Code == "" && e.CommitState == "":
+	case e.Kind == engine.EventDispatch && e.Code == "" && e.CommitState == "":
 		parts = append(parts, "no answer yet")
-	case e.Kind == run.EventDispatch && e.Code == envelope.CodeWorkerLost && e.StartedAt != 0:
+	case e.Kind == engine.EventDispatch && e.Code == envelope.CodeWorkerLost && e.StartedAt != 0:
 		// The line's time is when that was established: who knew when it left is gone.
 		parts = append(parts, "begun "+e.StartedAt.Time().Format(clock)+", no answer known")
 	}
@@ -232,23 +233,23 @@ func happened(e *run.HistoryView) (string, Style) {
 		why = ": " + e.Reason
 	}
 	switch e.Kind {
-	case run.EventAccepted:
+	case engine.EventAccepted:
 		return "a job was accepted", Plain
-	case run.EventDispatch:
+	case engine.EventDispatch:
 		return dispatched(e, step, by)
-	case run.EventVerify:
+	case engine.EventVerify:
 		return lookedUp(e, step, by)
-	case run.EventLost:
+	case engine.EventLost:
 		return step + ": its worker was lost", Yellow
-	case run.EventReport:
+	case engine.EventReport:
 		return step + ": reported" + by + " as " + commitWord(e.CommitState) + why, Cyan
-	case run.EventClaim:
+	case engine.EventClaim:
 		return "the dead letter was claimed" + by, Cyan
-	case run.EventAssign:
+	case engine.EventAssign:
 		return "the dead letter was handed to " + e.Owner + by + why, Cyan
-	case run.EventCancel, run.EventReplay, run.EventResolve, run.EventApprove, run.EventDiscard:
+	case engine.EventCancel, engine.EventReplay, engine.EventResolve, engine.EventApprove, engine.EventDiscard:
 		text := map[string]string{
-			run.EventCancel: "cancelled", run.EventReplay: "replayed", run.EventResolve: "resolved", run.EventApprove: "approved", run.EventDiscard: "discarded",
+			engine.EventCancel: "cancelled", engine.EventReplay: "replayed", engine.EventResolve: "resolved", engine.EventApprove: "approved", engine.EventDiscard: "discarded",
 		}[e.Kind]
 		if e.Step != "" {
 			text = e.Step + " " + text

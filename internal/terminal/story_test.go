@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -16,7 +17,7 @@ import (
 func TestTheStoryOfAttempts(t *testing.T) {
 	at := envelope.TimeOf(time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC))
 	event := func(e run.HistoryView) run.HistoryView {
-		e.At, e.Kind, e.Step, e.Attempt, e.By = at, run.EventDispatch, "a", 1, "w1"
+		e.At, e.Kind, e.Step, e.Attempt, e.By = at, engine.EventDispatch, "a", 1, "w1"
 		return e
 	}
 	v := &run.View{
@@ -58,7 +59,7 @@ func TestTheStoryOfLookups(t *testing.T) {
 		"a #1 was looked up by r1: no answer that decides VERIFICATION_UNAVAILABLE":                                     {Code: envelope.CodeVerificationUnavailable, CommitState: envelope.Unknown},
 		"a #1 was looked up by r1: it is there":                                                                         {CommitState: envelope.Committed},
 	} {
-		e.At, e.Kind, e.Step, e.Attempt, e.By = at, run.EventVerify, "a", 1, "r1"
+		e.At, e.Kind, e.Step, e.Attempt, e.By = at, engine.EventVerify, "a", 1, "r1"
 		e.StartedAt, e.SentAt, e.AnsweredAt = at, at.Add(5*time.Minute), at.Add(5*time.Minute+120*time.Millisecond)
 		var b bytes.Buffer
 		p := newPrinter(&b, false, env())

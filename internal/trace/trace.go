@@ -2,7 +2,7 @@
 // It hides the vendor's SDK. No span carries args, results or any other text from outside but names of the config.
 //
 // A run's trace is that of the traceparent that its first job came with. A run that came without one has a trace id made
-// from its name (run.TraceID), so that executors and reconcilers agree on it without a word.
+// from its name (engine.TraceID), so that executors and reconcilers agree on it without a word.
 package trace
 
 import (
@@ -17,6 +17,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	api "go.opentelemetry.io/otel/trace"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -161,7 +162,7 @@ func within(ctx context.Context, o *Operation) context.Context {
 		}
 	}
 	var id api.TraceID
-	if n, err := hex.Decode(id[:], []byte(run.TraceID(o.ID, o.Traceparent))); err != nil || n != len(id) {
+	if n, err := hex.Decode(id[:], []byte(engine.TraceID(o.ID, o.Traceparent))); err != nil || n != len(id) {
 		return ctx
 	}
 	return context.WithValue(ctx, traceKey{}, id)

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/budget"
@@ -41,8 +42,8 @@ func newBench(t *testing.T, early, wide time.Duration) *bench {
 	zero := time.Now()
 	b.Worker = New(Config{
 		ID: "x", Holder: "x.1", Lease: 30 * time.Second, Concurrency: 4, DrainTimeout: time.Second, PoisonAfter: 3,
-		Defaults: func() run.Defaults {
-			return run.Defaults{Owner: "o", Workflow: "w", Actor: "a", Budget: budget.Limits{
+		Defaults: func() engine.Defaults {
+			return engine.Defaults{Owner: "o", Workflow: "w", Actor: "a", Budget: budget.Limits{
 				MaxTurns: 9, MaxToolCalls: 9, MaxAttemptsPerStep: 3, MaxElapsedMillis: 900_000, MaxInputTokens: 9, MaxOutputTokens: 9, MaxEstimatedCostMinorUnits: 9,
 			}}
 		},
@@ -75,7 +76,7 @@ func (b *bench) Tool(name string) (*run.Tool, bool) {
 	return tool, true
 }
 
-func (b *bench) Call(ctx context.Context, d *run.Dispatch, _ CallInfo) envelope.Reply {
+func (b *bench) Call(ctx context.Context, d *engine.Dispatch, _ CallInfo) envelope.Reply {
 	b.say("call")
 	b.mu.Lock()
 	takes := b.takes
@@ -90,7 +91,7 @@ func (b *bench) Call(ctx context.Context, d *run.Dispatch, _ CallInfo) envelope.
 	return reply
 }
 
-func (b *bench) Lookup(context.Context, run.ID, *run.Lookup, string) (envelope.Lookup, bool) {
+func (b *bench) Lookup(context.Context, run.ID, *engine.Lookup, string) (envelope.Lookup, bool) {
 	b.say("lookup")
 	return envelope.Lookup{Answer: envelope.Found, Result: []byte(`{}`), EvidenceRef: "e"}, true
 }
@@ -103,7 +104,7 @@ func (b *bench) deliverAgain(again bool) { b.hand(false, again, "read") }
 
 func (b *bench) hand(wake, again bool, tool string) {
 	d := port.Delivery{
-		Message:     run.Message{Queue: "default", Seq: 1, Time: envelope.TimeOf(time.Now())},
+		Message:     engine.Message{Queue: "default", Seq: 1, Time: envelope.TimeOf(time.Now())},
 		Redelivered: again, Wake: wake, ID: waker, Valid: true, Subject: "s",
 	}
 	d.Acker = &answers{b, "job"}
@@ -117,11 +118,11 @@ func (b *bench) hand(wake, again bool, tool string) {
 }
 
 // step is the run's only step as it is stored.
-func (b *bench) step() *run.Step {
+func (b *bench) step() *engine.Step {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r, err := run.Decode(b.stored[waker].Data)
+	r, err := engine.Decode(b.stored[waker].Data)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -193,9 +194,9 @@ func (s benchStore) LastOutcome(context.Context, run.ID, envelope.Scope) (port.O
 
 type noJournal struct{ Journal }
 
-func (noJournal) Write(context.Context, ...run.Entry) error { return nil }
-func (noJournal) Later(...run.Entry)                        {}
-func (noJournal) Saw(uint64)                                {}
+func (noJournal) Write(context.Context, ...engine.Entry) error { return nil }
+func (noJournal) Later(...engine.Entry)                        {}
+func (noJournal) Saw(uint64)                                   {}
 
 type unseen struct{}
 

@@ -7,13 +7,14 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
 // call is one dispatch or lookup in flight.
 type call struct {
-	dispatch *run.Dispatch
+	dispatch *engine.Dispatch
 	cancel   context.CancelFunc
 	renews   bool // its timeout, with what comes before, does not fit into the lease
 	gate     *gate
@@ -22,7 +23,7 @@ type call struct {
 
 // result is how a call or a lookup ended.
 type result struct {
-	dispatch  run.DispatchID
+	dispatch  engine.DispatchID
 	reply     envelope.Reply
 	ref       *envelope.ObjectRef // of a large result that is kept in the object store
 	write     bool
@@ -31,7 +32,7 @@ type result struct {
 	took      time.Duration
 	journaled bool
 
-	lookup  *run.Lookup
+	lookup  *engine.Lookup
 	answer  *envelope.Lookup
 	started envelope.Time
 }
@@ -73,7 +74,7 @@ func (w *Worker) held() time.Duration { return w.Lease - w.Lease/10 }
 func (l *loop) leaseLeft() time.Duration { return time.Duration(l.until.Load()) - l.w.Boot() }
 
 // launch sends a dispatch whose start is in the record and whose intent is in the journal.
-func (l *loop) launch(d *run.Dispatch) {
+func (l *loop) launch(d *engine.Dispatch) {
 	g := l.grants[d.Step]
 	delete(l.grants, d.Step)
 	limit := d.Timeout + l.w.Tools.ReadyWithin(d.Tool)
@@ -153,10 +154,10 @@ func (l *loop) renewDue() bool {
 
 // offload keeps a large result in the object store, for as long as the lease is ours. One that could not be kept is too
 // large for the record, which says so.
-func (l *loop) offload(leased context.Context, d *run.Dispatch, trace string, result json.RawMessage) *envelope.ObjectRef {
+func (l *loop) offload(leased context.Context, d *engine.Dispatch, trace string, result json.RawMessage) *envelope.ObjectRef {
 	say := func(level slog.Level, text string, err error) {
 		l.w.Log.Log(leased, level, text, "tenant", l.id.Tenant, "run_id", l.id.Run, "step", d.Step, "attempt", d.Attempt,
-			"trace_id", run.TraceID(l.id, trace), "error", err)
+			"trace_id", engine.TraceID(l.id, trace), "error", err)
 	}
 	ref, err := l.w.Records.Offload(leased, l.id, d.Step, d.ID, result, func(err error) {
 		say(slog.LevelWarn, "large result not kept yet, again soon", err)
@@ -169,7 +170,7 @@ func (l *loop) offload(leased context.Context, d *run.Dispatch, trace string, re
 
 // verify sends the lookups that are due, for a run that was woken: the reconciler wakes one whose tool it does not know. A
 // lookup needs no lease: its verdict is bound to the dispatch.
-func (l *loop) verify(ctx context.Context, r *run.Run, due envelope.Time) error {
+func (l *loop) verify(ctx context.Context, r *engine.Run, due envelope.Time) error {
 	if !l.woken && !l.holdsWake() || l.w.isDraining() {
 		return nil
 	}
@@ -192,7 +193,7 @@ func (l *loop) verify(ctx context.Context, r *run.Run, due envelope.Time) error 
 			limit = tool.Timeout
 		}
 		lctx, cancel := context.WithTimeout(l.w.ctx, limit+l.w.Tools.ReadyWithin(lk.Tool))
-		l.calls[lk.Dispatch] = &call{dispatch: &run.Dispatch{ID: lk.Dispatch, Step: lk.Step, Tool: lk.Tool, Effect: envelope.Write}, cancel: cancel}
+		l.calls[lk.Dispatch] = &call{dispatch: &engine.Dispatch{ID: lk.Dispatch, Step: lk.Step, Tool: lk.Tool, Effect: envelope.Write}, cancel: cancel}
 		trace := r.Trace
 		go func() {
 			res := &result{dispatch: lk.Dispatch, lookup: &lk, started: l.w.Records.Now()}

@@ -3,8 +3,8 @@ package worker
 import (
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
-	"github.com/agentrun/executor/pkg/run"
 )
 
 // While a fleet's config is changed, and in one whose executors have different tools, a step's tool may be known to
@@ -15,12 +15,12 @@ import (
 const passOn = 500 * time.Millisecond
 
 // judge looks ahead at what has not started yet; it reports whether the record must be written.
-func (l *loop) judge(r *run.Run, now envelope.Time) bool {
+func (l *loop) judge(r *engine.Run, now envelope.Time) bool {
 	return r.Judge(l.w.Tools, func(tool string) bool { return l.elsewhere(r, tool, now) }, now)
 }
 
 // elsewhere says whether the run waits for another executor that has the tool, which this one does not know.
-func (l *loop) elsewhere(r *run.Run, tool string, now envelope.Time) bool {
+func (l *loop) elsewhere(r *engine.Run, tool string, now envelope.Time) bool {
 	if l.w.Elsewhere == nil || now >= r.UpdatedAt.Add(l.w.UnknownToolGrace()) {
 		return false
 	}
@@ -28,7 +28,7 @@ func (l *loop) elsewhere(r *run.Run, tool string, now envelope.Time) bool {
 }
 
 // away reports whether a step whose turn has come is one that only another executor can start.
-func (l *loop) away(r *run.Run, s *run.Step, now envelope.Time) bool {
+func (l *loop) away(r *engine.Run, s *engine.Step, now envelope.Time) bool {
 	if _, known := l.w.Tools.Tool(s.Tool); known || !l.elsewhere(r, s.Tool, now) {
 		return false
 	}

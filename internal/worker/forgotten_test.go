@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/deadletter"
@@ -39,12 +40,12 @@ func (s *emptyStore) PutAlert(_ context.Context, _, _, _ string, data []byte, id
 
 type factsOnly struct {
 	Journal
-	facts   []run.Fact
-	settled []run.DispatchID
+	facts   []engine.Fact
+	settled []engine.DispatchID
 }
 
-func (j *factsOnly) Unsettled() ([]run.Fact, error) { return j.facts, nil }
-func (j *factsOnly) Later(entries ...run.Entry) {
+func (j *factsOnly) Unsettled() ([]engine.Fact, error) { return j.facts, nil }
+func (j *factsOnly) Later(entries ...engine.Entry) {
 	for _, e := range entries {
 		j.settled = append(j.settled, e.Settled)
 	}
@@ -54,21 +55,21 @@ func (j *factsOnly) Later(entries ...run.Entry) {
 func TestAnEffectWhoseRunIsForgottenRaisesAnAlert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &emptyStore{away: 1, alerts: map[string][]byte{}}
-		fact := func(d run.DispatchID, reply *envelope.Reply) run.Fact {
-			f := run.Fact{Intent: run.Intent{Dispatch: d, Tenant: "acme", RunID: "r", Step: "credit", Tool: "billing", Owner: "finance"}}
+		fact := func(d engine.DispatchID, reply *envelope.Reply) engine.Fact {
+			f := engine.Fact{Intent: engine.Intent{Dispatch: d, Tenant: "acme", RunID: "r", Step: "credit", Tool: "billing", Owner: "finance"}}
 			if reply != nil {
-				f.Effect = &run.EffectFact{Dispatch: d, Reply: *reply, At: envelope.TimeOf(time.Now())}
+				f.Effect = &engine.EffectFact{Dispatch: d, Reply: *reply, At: envelope.TimeOf(time.Now())}
 			}
 			return f
 		}
-		journal := &factsOnly{facts: []run.Fact{
+		journal := &factsOnly{facts: []engine.Fact{
 			fact("never-started", nil),
 			fact("failed", &envelope.Reply{Row: envelope.RowFor(envelope.CodeInvalidArgument, envelope.Write)}),
 			fact("done", &envelope.Reply{OK: true, Result: []byte(`{"secret":"of the tool"}`)}),
 		}}
 		w := New(Config{
 			Tools: noTools{}, Store: quiet{}, Observe: deaf{}, Journal: journal, Records: &record.Records{Store: store, Clock: wallClock{}},
-			Defaults: func() run.Defaults { return run.Defaults{Owner: "ops", Workflow: "w"} },
+			Defaults: func() engine.Defaults { return engine.Defaults{Owner: "ops", Workflow: "w"} },
 			Log:      slog.New(slog.NewTextHandler(io.Discard, nil)), Random: func() float64 { return 0 },
 		})
 		defer w.stop()

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -17,14 +18,14 @@ func TestFullJournalKeepsNoAnswerFromTheRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{effect: envelope.Write}
 		full := false
-		var atHand *run.Run
-		w.journal = func(e run.Entry) error {
+		var atHand *engine.Run
+		w.journal = func(e engine.Entry) error {
 			if full = full || e.Effect != nil && len(w.entries) == 1; full {
 				return errDiskFull
 			}
 			return nil
 		}
-		w.saved = func(r *run.Run) { atHand = r }
+		w.saved = func(r *engine.Run) { atHand = r }
 		d, how := delivery(jobOf("tool", "tool"))
 		w.worker(t).Deliver(d)
 		time.Sleep(time.Second) // of the bubble: a tenth of the lease
@@ -57,9 +58,9 @@ func TestFullJournalStartsNoWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{effect: envelope.Write}
 		leased := 0
-		w.journal = func(run.Entry) error { return errDiskFull }
-		var atHand *run.Run
-		w.saved = func(r *run.Run) {
+		w.journal = func(engine.Entry) error { return errDiskFull }
+		var atHand *engine.Run
+		w.saved = func(r *engine.Run) {
 			atHand = r
 			if r.Lease != nil {
 				leased++
@@ -93,7 +94,7 @@ func TestFullJournalStartsNoWrite(t *testing.T) {
 func TestAnswerIsKeptForLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{effect: envelope.Write}
-		w.journal = func(e run.Entry) error {
+		w.journal = func(e engine.Entry) error {
 			if e.Effect != nil {
 				return errDiskFull
 			}

@@ -3,6 +3,7 @@ package worker
 import (
 	"slices"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -22,7 +23,7 @@ type grant struct {
 func (g *grant) ready() bool { return g.has }
 
 // grant returns the step's permission as far as it has come, and asks for the rest.
-func (l *loop) grant(s *run.Step, c *change) *grant {
+func (l *loop) grant(s *engine.Step, c *change) *grant {
 	g := l.grants[s.Name]
 	if g == nil {
 		g = &grant{step: s.Name, gate: l.w.gates.of(s.Tool), over: make(chan struct{})}
@@ -115,11 +116,11 @@ func isClosed(ch <-chan struct{}) bool {
 // postpone drops grants of steps whose turn is over or has not come: a loop that kept one would wait for a change of the
 // record that nobody tells it of. Of a later step whose turn has come it says in the record that it waits for its tool:
 // before the first step nothing is recorded, the job message is held instead.
-func (l *loop) postpone(c *change, need run.Need, now envelope.Time) {
+func (l *loop) postpone(c *change, need engine.Need, now envelope.Time) {
 	r := l.h.Run
 	room := l.parks(c)
 	for name, g := range l.grants {
-		if slices.ContainsFunc(c.starts, func(d *run.Dispatch) bool { return d.Step == name }) {
+		if slices.ContainsFunc(c.starts, func(d *engine.Dispatch) bool { return d.Step == name }) {
 			continue
 		}
 		s := r.Step(name)
@@ -127,7 +128,7 @@ func (l *loop) postpone(c *change, need run.Need, now envelope.Time) {
 		told := g.told && slices.Contains(need.Postponed, name) // its time comes, or its slot
 		if r.End != nil || r.Decided != nil || !turn && !told {
 			l.drop(name)
-			if g.told && s != nil && s.Postponed && r.Postpone(name, now, now) == run.Applied {
+			if g.told && s != nil && s.Postponed && r.Postpone(name, now, now) == engine.Applied {
 				c.changed = true // nobody here will start it any more: whoever may start it next need not wait
 			}
 			continue
@@ -139,7 +140,7 @@ func (l *loop) postpone(c *change, need run.Need, now envelope.Time) {
 			// Waiting in memory is bounded: this run is handed over, and is due again when its turn may have come.
 			gate := g.gate
 			l.drop(name)
-			if r.Postpone(name, now.Add(gate.handOver(l.w.Random())), now) == run.Applied {
+			if r.Postpone(name, now.Add(gate.handOver(l.w.Random())), now) == engine.Applied {
 				c.changed = true
 			}
 			continue
@@ -147,7 +148,7 @@ func (l *loop) postpone(c *change, need run.Need, now envelope.Time) {
 		if g.told || s.State == run.InDoubt || l.h.Seq == 0 && !c.changed {
 			continue
 		}
-		if r.Postpone(name, now.Add(l.w.Lease), now) == run.Applied {
+		if r.Postpone(name, now.Add(l.w.Lease), now) == engine.Applied {
 			g.told = true
 			c.changed = true
 		}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -31,7 +32,7 @@ type loop struct {
 	arrived  []port.Delivery // to be taken into the record
 	holding  []port.Delivery // taken in, to be answered when the run rests
 	ended    []*result       // to be taken into the record
-	calls    map[run.DispatchID]*call
+	calls    map[engine.DispatchID]*call
 	grants   map[string]*grant
 	held     int          // slots
 	until    atomic.Int64 // until when the lease is ours, on the clock that counts suspension
@@ -51,7 +52,7 @@ type loop struct {
 }
 
 func newLoop(w *Worker, id run.ID) *loop {
-	return &loop{w: w, id: id, kick: make(chan struct{}, 1), calls: map[run.DispatchID]*call{}, grants: map[string]*grant{}, fresh: true}
+	return &loop{w: w, id: id, kick: make(chan struct{}, 1), calls: map[engine.DispatchID]*call{}, grants: map[string]*grant{}, fresh: true}
 }
 
 func (l *loop) arrive(d port.Delivery) {
@@ -251,10 +252,10 @@ func (unanswered) Release(time.Duration) error { return nil }
 // bide waits a moment for the store. What has come back is in the journal meanwhile; who has nothing in flight gives its
 // deliveries back. It reports whether the loop goes on.
 func (l *loop) bide() bool {
-	var entries []run.Entry
+	var entries []engine.Entry
 	for _, res := range l.ended {
 		if res.write && !res.journaled && res.lookup == nil {
-			entries = append(entries, run.Entry{Effect: &run.EffectFact{Dispatch: res.dispatch, Reply: res.reply, At: res.at}})
+			entries = append(entries, engine.Entry{Effect: &engine.EffectFact{Dispatch: res.dispatch, Reply: res.reply, At: res.at}})
 		}
 	}
 	if len(entries) > 0 && l.w.Journal.Write(l.w.ctx, entries...) == nil {
@@ -303,10 +304,10 @@ func (l *loop) refused(c *change) {
 }
 
 // neverSent tells the journal of intents that were not acted on.
-func (l *loop) neverSent(starts []*run.Dispatch) {
+func (l *loop) neverSent(starts []*engine.Dispatch) {
 	for _, s := range starts {
 		if s.Effect == envelope.Write {
-			l.w.Journal.Later(run.Entry{Effect: run.NeverSent(s.ID, l.w.Records.Now())}, run.Entry{Settled: s.ID})
+			l.w.Journal.Later(engine.Entry{Effect: engine.NeverSent(s.ID, l.w.Records.Now())}, engine.Entry{Settled: s.ID})
 		}
 	}
 }
@@ -346,13 +347,13 @@ func (l *loop) abort(err error) {
 	}
 	for _, res := range l.ended {
 		if res.write && !res.journaled && res.lookup == nil {
-			l.w.Journal.Later(run.Entry{Effect: &run.EffectFact{Dispatch: res.dispatch, Reply: res.reply, At: res.at}})
+			l.w.Journal.Later(engine.Entry{Effect: &engine.EffectFact{Dispatch: res.dispatch, Reply: res.reply, At: res.at}})
 		}
 	}
 	for _, c := range l.calls {
 		c.gate.leave(l.id.Tenant, c.entry)
 	}
-	l.calls, l.ended = map[run.DispatchID]*call{}, nil
+	l.calls, l.ended = map[engine.DispatchID]*call{}, nil
 	l.mayRead = true
 	l.w.keep(l.id, l.left)
 	l.letGo()
@@ -364,8 +365,8 @@ func (l *loop) abort(err error) {
 
 // left is what a loop knows of its run and nobody else could: it is handed to the next loop of the run.
 type left struct {
-	mayRead bool            // the job has been counted as one that may kill its reader, or has killed nobody here
-	unsent  []*run.Dispatch // perhaps the record says that they are executing; they have not left
+	mayRead bool               // the job has been counted as one that may kill its reader, or has killed nobody here
+	unsent  []*engine.Dispatch // perhaps the record says that they are executing; they have not left
 }
 
 // leftMost bounds what is remembered of runs that were given up.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/fair"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
@@ -25,13 +26,13 @@ type world struct {
 	mu      sync.Mutex
 	records map[run.ID]port.Record
 	seq     uint64
-	saved   func(*run.Run)          // told of each record that is stored
-	store   func(op string) error   // nil: the store works
-	journal func(e run.Entry) error // nil: the journal takes everything
-	entries []run.Entry             // of the journal, in order
-	later   []run.Entry
-	facts   []run.Fact // that are not settled
-	calls   []string   // steps whose tool was called
+	saved   func(*engine.Run)          // told of each record that is stored
+	store   func(op string) error      // nil: the store works
+	journal func(e engine.Entry) error // nil: the journal takes everything
+	entries []engine.Entry             // of the journal, in order
+	later   []engine.Entry
+	facts   []engine.Fact // that are not settled
+	calls   []string      // steps whose tool was called
 	effect  envelope.Effect
 }
 
@@ -66,7 +67,7 @@ func (w *world) Save(_ context.Context, id run.ID, data []byte, _ port.Header, e
 	w.seq++
 	w.records[id] = port.Record{Data: slices.Clone(data), Seq: w.seq}
 	if w.saved != nil {
-		r, err := run.Decode(data)
+		r, err := engine.Decode(data)
 		if err != nil {
 			panic(err)
 		}
@@ -91,7 +92,7 @@ func (w *world) PutLetter(context.Context, run.ID, string, []byte, string, uint6
 	return 1, nil
 }
 
-func (w *world) Write(_ context.Context, entries ...run.Entry) error {
+func (w *world) Write(_ context.Context, entries ...engine.Entry) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, e := range entries {
@@ -106,21 +107,21 @@ func (w *world) Write(_ context.Context, entries ...run.Entry) error {
 	return nil
 }
 
-func (w *world) Later(entries ...run.Entry) {
+func (w *world) Later(entries ...engine.Entry) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.later = append(w.later, entries...)
 }
 
-func (w *world) Unsettled() ([]run.Fact, error)   { return w.facts, nil }
-func (w *world) Facts(func(run.Fact) error) error { return nil }
-func (w *world) Saw(uint64)                       {}
+func (w *world) Unsettled() ([]engine.Fact, error)   { return w.facts, nil }
+func (w *world) Facts(func(engine.Fact) error) error { return nil }
+func (w *world) Saw(uint64)                          {}
 
 func (w *world) Tool(name string) (*run.Tool, bool) {
 	return &run.Tool{Name: name, Effect: w.effect, Timeout: time.Second}, name == "tool"
 }
 
-func (w *world) Call(_ context.Context, d *run.Dispatch, info CallInfo) envelope.Reply {
+func (w *world) Call(_ context.Context, d *engine.Dispatch, info CallInfo) envelope.Reply {
 	if err := info.Last(); err != nil {
 		return envelope.Reply{NotSent: true, Row: envelope.RowFor(envelope.CodeOutcomeUnknown, d.Effect)}
 	}
@@ -130,7 +131,7 @@ func (w *world) Call(_ context.Context, d *run.Dispatch, info CallInfo) envelope
 	return envelope.Reply{OK: true, Result: []byte("1")}
 }
 
-func (w *world) Lookup(context.Context, run.ID, *run.Lookup, string) (envelope.Lookup, bool) {
+func (w *world) Lookup(context.Context, run.ID, *engine.Lookup, string) (envelope.Lookup, bool) {
 	return envelope.Lookup{}, false
 }
 func (w *world) Limits(string) Limits { return Limits{} }
@@ -161,8 +162,8 @@ func (w *world) worker(t *testing.T) *Worker {
 	w.records = map[run.ID]port.Record{}
 	wk := New(Config{
 		ID: "x", Holder: "h.1", Lease: 10 * time.Second, Concurrency: 4, PoisonAfter: 3,
-		Defaults: func() run.Defaults {
-			d := run.Defaults{Owner: "o", Workflow: "w", Actor: "a"}
+		Defaults: func() engine.Defaults {
+			d := engine.Defaults{Owner: "o", Workflow: "w", Actor: "a"}
 			d.Budget.MaxTurns, d.Budget.MaxToolCalls, d.Budget.MaxAttemptsPerStep, d.Budget.MaxElapsedMillis = 10, 10, 3, 600_000
 			return d
 		},
@@ -190,7 +191,7 @@ func delivery(job string) (port.Delivery, <-chan string) {
 	a := answered{make(chan string, 8)}
 	id := run.ID{Tenant: "t", Run: "r"}
 	return port.Delivery{
-		Message: run.Message{Queue: "default", Seq: 1, Time: envelope.TimeOf(time.Now()), Data: []byte(job)},
+		Message: engine.Message{Queue: "default", Seq: 1, Time: envelope.TimeOf(time.Now()), Data: []byte(job)},
 		ID:      id, Valid: true, Subject: "agentrun.jobs.default.t.r", Acker: a,
 	}, a.how
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -33,7 +34,7 @@ type change struct {
 	changed bool
 	taken   int // of l.arrived
 	ended   []*result
-	starts  []*run.Dispatch
+	starts  []*engine.Dispatch
 	gone    bool   // there is no record: what is known stays in the journal, unsettled
 	tell    string // holder of a foreign lease that should read the record
 	err     error
@@ -53,24 +54,24 @@ func (l *loop) decide(ctx context.Context) *change {
 		l.dropAll()
 		return c
 	}
-	src := run.Source{By: l.w.ID, Random: l.w.Random(), At: now}
-	if due >= r.Deadline && r.Expire(now) == run.Applied {
+	src := engine.Source{By: l.w.ID, Random: l.w.Random(), At: now}
+	if due >= r.Deadline && r.Expire(now) == engine.Applied {
 		c.changed = true
 		l.cancelLost()
 	}
 	for _, d := range l.unsent {
-		if r.GiveBack(d.ID, false, l.w.Tools, src) != run.Dropped {
+		if r.GiveBack(d.ID, false, l.w.Tools, src) != engine.Dropped {
 			c.changed = true
 		}
 	}
 	for _, res := range l.ended {
-		if l.apply(r, res, src) != run.Dropped {
+		if l.apply(r, res, src) != engine.Dropped {
 			c.changed = true
 		}
 		c.ended = append(c.ended, res)
 	}
 	if r.Lease != nil && len(l.calls) == len(c.ended) && l.orphaned(r) {
-		if r.LeaseEnded(l.w.Tools, src) == run.Applied {
+		if r.LeaseEnded(l.w.Tools, src) == engine.Applied {
 			c.changed = true
 		}
 	}
@@ -97,7 +98,7 @@ func (l *loop) decide(ctx context.Context) *change {
 
 // orphaned: the lease is an earlier start's of this journal, or this process's own although it has no call: nobody else
 // may end it, and nobody works under it.
-func (l *loop) orphaned(r *run.Run) bool {
+func (l *loop) orphaned(r *engine.Run) bool {
 	if l.mine(r.Lease.Holder) {
 		for _, s := range r.Steps {
 			if s.State == run.Executing {
@@ -122,15 +123,15 @@ func (l *loop) intake(c *change, now envelope.Time) {
 		}
 		switch {
 		case l.h.Run == nil && !d.Valid:
-			l.h.Run = run.CreateUnaddressed(l.id, d.Message, l.w.Defaults(), now)
+			l.h.Run = engine.CreateUnaddressed(l.id, d.Message, l.w.Defaults(), now)
 			c.changed = true
 		case l.h.Run == nil && d.Redelivered && !l.mayRead:
 			// Delivered before, and no record: perhaps it kills its reader. It is counted before it is read.
-			l.h.Run = run.Unread(l.id, d.Message, l.w.Defaults(), l.w.PoisonAfter, now)
+			l.h.Run = engine.Unread(l.id, d.Message, l.w.Defaults(), l.w.PoisonAfter, now)
 			c.changed, c.taken = true, i
 			return
 		case l.h.Run == nil:
-			l.h.Run = run.Create(l.id, d.Message, l.w.Defaults(), now)
+			l.h.Run = engine.Create(l.id, d.Message, l.w.Defaults(), now)
 			c.changed = true
 		case l.h.Run.Pending && l.mayRead:
 			l.h.Run.Read(d.Message, l.w.Defaults(), now)
@@ -152,7 +153,7 @@ func (l *loop) intake(c *change, now envelope.Time) {
 }
 
 // apply makes of a call's or lookup's end what the evidence table says.
-func (l *loop) apply(r *run.Run, res *result, src run.Source) run.Verdict {
+func (l *loop) apply(r *engine.Run, res *result, src engine.Source) engine.Verdict {
 	src.At = max(src.At, res.at)
 	if res.lookup != nil {
 		src.Start = res.started
@@ -165,8 +166,8 @@ func (l *loop) apply(r *run.Run, res *result, src run.Source) run.Verdict {
 	switch {
 	case res.notOurs && reply.NotSent:
 		return r.GiveBack(res.dispatch, false, l.w.Tools, src) // the lease was gone before anything left: it costs nothing
-	case r.Cutting() && (reply.NoReply || reply.NotSent) && r.CutRead(res.dispatch, src.At) == run.Applied:
-		return run.Applied
+	case r.Cutting() && (reply.NoReply || reply.NotSent) && r.CutRead(res.dispatch, src.At) == engine.Applied:
+		return engine.Applied
 	case l.cutOff && reply.NotSent:
 		return r.GiveBack(res.dispatch, false, l.w.Tools, src)
 	case l.cutOff && reply.NoReply:
@@ -183,7 +184,7 @@ func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) err
 	}
 	r := l.h.Run
 	l.passes = false
-	var need run.Need
+	var need engine.Need
 	for range r.Steps { // a step that may not start gets its end at once and can make way for the next
 		need = r.Next(due)
 		if need.At != 0 {
@@ -224,9 +225,9 @@ func (l *loop) begin(ctx context.Context, c *change, now, due envelope.Time) err
 	return nil
 }
 
-func (l *loop) start() run.Start {
-	return run.Start{
-		Dispatch: run.DispatchID(newID()), LeaseID: newID(), Holder: l.w.Holder, Seconds: l.w.Lease.Seconds(), Worker: l.w.ID,
+func (l *loop) start() engine.Start {
+	return engine.Start{
+		Dispatch: engine.DispatchID(newID()), LeaseID: newID(), Holder: l.w.Holder, Seconds: l.w.Lease.Seconds(), Worker: l.w.ID,
 		Random: l.w.Random(),
 	}
 }
@@ -274,18 +275,18 @@ func (c *change) effects() (out []*result) {
 }
 
 // entries are the effects as the journal keeps them.
-func (c *change) entries(effects []*result) (out []run.Entry) {
+func (c *change) entries(effects []*result) (out []engine.Entry) {
 	for _, res := range effects {
-		out = append(out, run.Entry{Effect: &run.EffectFact{Dispatch: res.dispatch, Reply: res.reply, At: res.at}})
+		out = append(out, engine.Entry{Effect: &engine.EffectFact{Dispatch: res.dispatch, Reply: res.reply, At: res.at}})
 	}
 	return out
 }
 
 // intents are the journal entries of the writes that the change starts.
-func (l *loop) intents(c *change) (out []run.Entry) {
+func (l *loop) intents(c *change) (out []engine.Entry) {
 	for _, d := range c.starts {
 		if d.Effect == envelope.Write {
-			out = append(out, run.Entry{Intent: l.intent(d)})
+			out = append(out, engine.Entry{Intent: l.intent(d)})
 		}
 	}
 	return out
@@ -334,7 +335,7 @@ const (
 )
 
 // journal writes entries, once: the loop decides again without those that were not written.
-func (l *loop) journal(ctx context.Context, entries []run.Entry) error {
+func (l *loop) journal(ctx context.Context, entries []engine.Entry) error {
 	err := l.w.Journal.Write(ctx, entries...)
 	if err == nil {
 		l.patience, l.barred = 0, time.Time{}
@@ -349,7 +350,7 @@ func (l *loop) journal(ctx context.Context, entries []run.Entry) error {
 
 // unwritable: the journal took none of this run's last intents. While that is so the journal is asked before the record:
 // else the record would say again and again of a write that it is executing.
-func (l *loop) unwritable(intents []run.Entry) bool { return l.patience > 0 && len(intents) > 0 }
+func (l *loop) unwritable(intents []engine.Entry) bool { return l.patience > 0 && len(intents) > 0 }
 
 // bar starts no write for a while, because without its intent in the journal none may leave. What came of writes that
 // have ended goes into the record meanwhile. That the journal cannot be written is its own to say, in readiness too.
@@ -375,9 +376,9 @@ func (l *loop) isBarred(tool string) bool {
 	return true
 }
 
-func (l *loop) intent(d *run.Dispatch) *run.Intent {
+func (l *loop) intent(d *engine.Dispatch) *engine.Intent {
 	r := l.h.Run
-	return &run.Intent{
+	return &engine.Intent{
 		Dispatch: d.ID, Tenant: r.Tenant, RunID: r.RunID, Queue: r.Queue, Workflow: r.Workflow, Owner: r.Owner, Actor: r.Actor,
 		Purpose: r.Intent, Budget: r.Budget, Step: d.Step, Tool: d.Tool, Args: d.Args, Proposed: d.Proposed, Optional: d.Optional,
 		Attempt: d.Attempt, Proposal: d.Proposal, Key: d.Key, At: r.UpdatedAt,
@@ -439,7 +440,7 @@ func (l *loop) took(c *change) {
 			call.gate.leave(l.id.Tenant, call.entry)
 		}
 		if res.write && res.lookup == nil && !c.gone {
-			l.w.Journal.Later(run.Entry{Settled: res.dispatch})
+			l.w.Journal.Later(engine.Entry{Settled: res.dispatch})
 		}
 	}
 	if len(c.ended) > 0 {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -16,7 +17,7 @@ type noTools struct{ Tools }
 func (noTools) Tool(string) (*run.Tool, bool)    { return nil, false }
 func (noTools) Limits(string) Limits             { return Limits{} }
 func (noTools) ReadyWithin(string) time.Duration { return 0 }
-func (noTools) Call(context.Context, *run.Dispatch, CallInfo) envelope.Reply {
+func (noTools) Call(context.Context, *engine.Dispatch, CallInfo) envelope.Reply {
 	return envelope.Reply{NotSent: true, Row: envelope.RowFor(envelope.CodeUnknownTool, envelope.Write)}
 }
 
@@ -42,10 +43,10 @@ func TestReloadTakesTheToolAwayBeforeTheRequestLeaves(t *testing.T) {
 	})
 	defer w.stop()
 	l := newLoop(w, run.ID{Tenant: "acme", Run: "r"})
-	l.h = &record.Handle{ID: l.id, Run: &run.Run{}}
+	l.h = &record.Handle{ID: l.id, Run: &engine.Run{}}
 	l.hold(time.Since(began)+w.Lease, began)
 	defer l.letGo()
-	l.launch(&run.Dispatch{
+	l.launch(&engine.Dispatch{
 		Step: "s", Tool: "gone", Effect: envelope.Write, ID: "d", Attempt: 1, Deadline: envelope.TimeOf(began.Add(time.Hour)), Timeout: time.Second,
 	})
 	<-l.kick

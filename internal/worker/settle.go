@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/deadletter"
@@ -32,7 +33,7 @@ func (w *Worker) Settle(ctx context.Context) error {
 		return fmt.Errorf("worker: journal: %w", err)
 	}
 	var order []run.ID
-	byRun := map[run.ID][]run.Fact{}
+	byRun := map[run.ID][]engine.Fact{}
 	for _, f := range facts {
 		id := run.ID{Tenant: f.Intent.Tenant, Run: f.Intent.RunID}
 		if byRun[id] == nil {
@@ -48,7 +49,7 @@ func (w *Worker) Settle(ctx context.Context) error {
 	return nil
 }
 
-func (w *Worker) settleRun(ctx context.Context, id run.ID, facts []run.Fact) error {
+func (w *Worker) settleRun(ctx context.Context, id run.ID, facts []engine.Fact) error {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		token, err := w.awaitStore(ctx)
 		if err != nil {
@@ -60,7 +61,7 @@ func (w *Worker) settleRun(ctx context.Context, id run.ID, facts []run.Fact) err
 		}
 		if err == nil {
 			for _, f := range facts {
-				w.Journal.Later(run.Entry{Settled: f.Intent.Dispatch})
+				w.Journal.Later(engine.Entry{Settled: f.Intent.Dispatch})
 			}
 			return nil
 		}
@@ -84,9 +85,9 @@ func (w *Worker) settleRun(ctx context.Context, id run.ID, facts []run.Fact) err
 // the newer version ends the lease and looks the writes up.
 func (w *Worker) untouchable(id run.ID, err error) bool {
 	switch {
-	case errors.Is(err, run.ErrNewer):
+	case errors.Is(err, engine.ErrNewer):
 		w.Log.Error("journal entry left for a newer version of the executor", "tenant", id.Tenant, "run_id", id.Run, "error", err)
-	case errors.Is(err, run.ErrBroken):
+	case errors.Is(err, engine.ErrBroken):
 		w.Log.Error("journal entry left until somebody settles its run's record", "tenant", id.Tenant, "run_id", id.Run, "error", err)
 	default:
 		return false
@@ -94,7 +95,7 @@ func (w *Worker) untouchable(id run.ID, err error) bool {
 	return true
 }
 
-func (w *Worker) settleOnce(ctx context.Context, id run.ID, facts []run.Fact) error {
+func (w *Worker) settleOnce(ctx context.Context, id run.ID, facts []engine.Fact) error {
 	h, err := w.Records.Load(ctx, id)
 	if errors.Is(err, port.ErrNotFound) {
 		return w.forgotten(ctx, id, facts)
@@ -120,7 +121,7 @@ func (w *Worker) settleOnce(ctx context.Context, id run.ID, facts []run.Fact) er
 
 // forgotten: same store, no record, so the run has expired or was removed. Nothing is created; a write that was done and that
 // no record has is told to its owner, once for its dispatch. It stays in the journal as not settled until that is published.
-func (w *Worker) forgotten(ctx context.Context, id run.ID, facts []run.Fact) error {
+func (w *Worker) forgotten(ctx context.Context, id run.ID, facts []engine.Fact) error {
 	for _, f := range facts {
 		if f.Effect == nil || !f.Effect.Reply.OK {
 			continue
@@ -140,7 +141,7 @@ func (w *Worker) forgotten(ctx context.Context, id run.ID, facts []run.Fact) err
 }
 
 // offloaded puts the large results of facts into the object store, as the call's own end would have.
-func (w *Worker) offloaded(ctx context.Context, facts []run.Fact) ([]run.Fact, error) {
+func (w *Worker) offloaded(ctx context.Context, facts []engine.Fact) ([]engine.Fact, error) {
 	out := slices.Clone(facts)
 	for i := range out {
 		f := &out[i]
@@ -168,15 +169,15 @@ func (w *Worker) offloaded(ctx context.Context, facts []run.Fact) ([]run.Fact, e
 
 // evidence applies facts to a record. It reports whether the record changed, and the tools whose writes would have been
 // unknown without the journal, or sent again.
-func (w *Worker) evidence(r *run.Run, facts []run.Fact) (changed bool, prevented []string) {
-	src := run.Source{By: w.ID, Random: w.Random(), At: w.Records.Now()}
+func (w *Worker) evidence(r *engine.Run, facts []engine.Fact) (changed bool, prevented []string) {
+	src := engine.Source{By: w.ID, Random: w.Random(), At: w.Records.Now()}
 	for _, f := range facts {
 		if f.Effect == nil || f.NeverSent() {
 			continue
 		}
 		v := r.Reply(f.Intent.Dispatch, f.Effect.Reply, w.Tools, src)
-		changed = changed || v != run.Dropped
-		if v == run.Applied && f.Effect.Reply.OK {
+		changed = changed || v != engine.Dropped
+		if v == engine.Applied && f.Effect.Reply.OK {
 			prevented = append(prevented, f.Intent.Tool)
 		}
 	}
@@ -186,11 +187,11 @@ func (w *Worker) evidence(r *run.Run, facts []run.Fact) (changed bool, prevented
 			continue
 		}
 		// The intent is ours, so the lease is an earlier start's: the whole of it has ended with that process.
-		if r.LeaseEnded(w.Tools, src) == run.Applied {
+		if r.LeaseEnded(w.Tools, src) == engine.Applied {
 			changed = true
 		}
 	}
-	if r.Lease != nil && sameJournal(r.Lease.Holder, w.Holder) && r.Lease.Holder != w.Holder && r.LeaseEnded(w.Tools, src) == run.Applied {
+	if r.Lease != nil && sameJournal(r.Lease.Holder, w.Holder) && r.Lease.Holder != w.Holder && r.LeaseEnded(w.Tools, src) == engine.Applied {
 		changed = true
 	}
 	return changed, prevented
@@ -201,10 +202,10 @@ func (w *Worker) evidence(r *run.Run, facts []run.Fact) (changed bool, prevented
 // that it is not current until it has returned: a job that comes again must meet what was done for it.
 func (w *Worker) Restore(ctx context.Context) error {
 	const lanes = 16
-	var queues [lanes]chan []run.Fact
+	var queues [lanes]chan []engine.Fact
 	failed := make(chan error, lanes)
 	for i := range queues {
-		q := make(chan []run.Fact, 8)
+		q := make(chan []engine.Fact, 8)
 		queues[i] = q
 		go func() {
 			var err error
@@ -217,7 +218,7 @@ func (w *Worker) Restore(ctx context.Context) error {
 		}()
 	}
 	n := 0
-	err := w.byRun(func(id run.ID, facts []run.Fact) error {
+	err := w.byRun(func(id run.ID, facts []engine.Fact) error {
 		n += len(facts)
 		h := fnv.New32a()
 		_, _ = h.Write([]byte(id.String()))
@@ -245,17 +246,17 @@ func (w *Worker) Restore(ctx context.Context) error {
 
 // byRun calls fn with all that the journal knows of each run. The journal has them in the order of their time, so that few
 // runs are held at once; what has come in between the two readings follows at the end.
-func (w *Worker) byRun(fn func(run.ID, []run.Fact) error) error {
-	of := func(f run.Fact) run.ID { return run.ID{Tenant: f.Intent.Tenant, Run: f.Intent.RunID} }
+func (w *Worker) byRun(fn func(run.ID, []engine.Fact) error) error {
+	of := func(f engine.Fact) run.ID { return run.ID{Tenant: f.Intent.Tenant, Run: f.Intent.RunID} }
 	left := map[run.ID]int{}
-	if err := w.Journal.Facts(func(f run.Fact) error {
+	if err := w.Journal.Facts(func(f engine.Fact) error {
 		left[of(f)]++
 		return nil
 	}); err != nil {
 		return err
 	}
-	held := map[run.ID][]run.Fact{}
-	if err := w.Journal.Facts(func(f run.Fact) error {
+	held := map[run.ID][]engine.Fact{}
+	if err := w.Journal.Facts(func(f engine.Fact) error {
 		id := of(f)
 		held[id] = append(held[id], f)
 		if left[id]--; left[id] != 0 {
@@ -276,7 +277,7 @@ func (w *Worker) byRun(fn func(run.ID, []run.Fact) error) error {
 	return nil
 }
 
-func (w *Worker) restoreRun(ctx context.Context, facts []run.Fact) error {
+func (w *Worker) restoreRun(ctx context.Context, facts []engine.Fact) error {
 	id := run.ID{Tenant: facts[0].Intent.Tenant, Run: facts[0].Intent.RunID}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := w.restoreOnce(ctx, id, facts)
@@ -296,11 +297,11 @@ func (w *Worker) restoreRun(ctx context.Context, facts []run.Fact) error {
 	}
 }
 
-func (w *Worker) restoreOnce(ctx context.Context, id run.ID, facts []run.Fact) error {
-	src := run.Source{By: w.ID, Random: w.Random(), At: w.Records.Now()}
+func (w *Worker) restoreOnce(ctx context.Context, id run.ID, facts []engine.Fact) error {
+	src := engine.Source{By: w.ID, Random: w.Random(), At: w.Records.Now()}
 	h, err := w.Records.Load(ctx, id)
 	if errors.Is(err, port.ErrNotFound) {
-		h, err = &record.Handle{ID: id, Run: run.Restored(facts[0], w.Defaults(), src.At)}, nil
+		h, err = &record.Handle{ID: id, Run: engine.Restored(facts[0], w.Defaults(), src.At)}, nil
 	}
 	if err != nil {
 		return err
@@ -308,7 +309,7 @@ func (w *Worker) restoreOnce(ctx context.Context, id run.ID, facts []run.Fact) e
 	if facts, err = w.offloaded(ctx, facts); err != nil {
 		return err
 	}
-	if h.Run.MergeAll(facts, w.Tools, src) == run.Dropped {
+	if h.Run.MergeAll(facts, w.Tools, src) == engine.Dropped {
 		return nil
 	}
 	if err := w.Records.Save(ctx, h); err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -47,7 +48,7 @@ func TestSettlingOutlivesALossOfTheStore(t *testing.T) {
 		wk := w.worker(t)
 		store := &losing{token: "the one", gone: make(chan string, 1)}
 		wk.Store = store
-		w.facts = []run.Fact{{Intent: run.Intent{Dispatch: "d", Tenant: "t", RunID: "r", Step: "s", Tool: "tool"}}}
+		w.facts = []engine.Fact{{Intent: engine.Intent{Dispatch: "d", Tenant: "t", RunID: "r", Step: "s", Tool: "tool"}}}
 		asked := 0
 		w.store = func(op string) error {
 			if asked++; asked == 1 {

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -67,7 +68,7 @@ func TestAStoreThatIsAwayMakesNoPoison(t *testing.T) {
 					f.load, f.save, f.answer = false, false, false
 					b.deliverAgain(true)
 					b.mu.Lock()
-					r, err := run.Decode(b.stored[waker].Data)
+					r, err := engine.Decode(b.stored[waker].Data)
 					b.mu.Unlock()
 					if err != nil {
 						t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/fair"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
@@ -21,13 +22,13 @@ import (
 // Journal is what the worker needs of the executor's journal.
 type Journal interface {
 	// Write makes the entries durable: they are on disk when it returns nil. Safe for concurrent use.
-	Write(ctx context.Context, entries ...run.Entry) error
+	Write(ctx context.Context, entries ...engine.Entry) error
 	// Later joins a later commit; nothing is promised.
-	Later(entries ...run.Entry)
+	Later(entries ...engine.Entry)
 	// Unsettled lists, oldest first, what was not settled when the process ended.
-	Unsettled() ([]run.Fact, error)
+	Unsettled() ([]engine.Fact, error)
 	// Facts calls fn with everything the journal still knows, oldest first.
-	Facts(fn func(run.Fact) error) error
+	Facts(fn func(engine.Fact) error) error
 	// Saw says that the store of records has reached this revision; it is on disk soon.
 	Saw(revision uint64)
 }
@@ -36,9 +37,9 @@ type Journal interface {
 type Tools interface {
 	run.Tools
 	// Call makes at most one request and returns its end; ctx bounds it, and the tool's timeout from when the request can leave.
-	Call(ctx context.Context, d *run.Dispatch, info CallInfo) envelope.Reply
+	Call(ctx context.Context, d *engine.Dispatch, info CallInfo) envelope.Reply
 	// Lookup asks what became of a dispatch; ok is false if this process has no lookup for the tool.
-	Lookup(ctx context.Context, id run.ID, l *run.Lookup, trace string) (answer envelope.Lookup, ok bool)
+	Lookup(ctx context.Context, id run.ID, l *engine.Lookup, trace string) (answer envelope.Lookup, ok bool)
 	// Limits are the tool's own limits on this executor.
 	Limits(tool string) Limits
 	// ReadyWithin is how long a call or a lookup of the tool may take, at most, before its own time begins.
@@ -112,7 +113,7 @@ type Config struct {
 	Concurrency  int
 	DrainTimeout time.Duration
 	PoisonAfter  int
-	Defaults     func() run.Defaults
+	Defaults     func() engine.Defaults
 	Shares       func(tenant string) fair.Limit // each tenant's part of the slots
 	Boot         func() time.Duration           // a clock that counts suspension
 	Random       func() float64                 // in [0, 1)

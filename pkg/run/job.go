@@ -1,3 +1,5 @@
+// Package run has the words of a run: the job that publishers send, the view that operators get, and what the rules ask of
+// a tool. The rules themselves are the runtime's own, and nothing here knows them.
 package run
 
 import (

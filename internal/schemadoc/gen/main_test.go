@@ -10,7 +10,7 @@ import (
 
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
-	for _, pkg := range []string{"pkg/envelope", "pkg/budget", "pkg/deadletter", "pkg/run"} {
+	for _, pkg := range []string{"pkg/envelope", "pkg/budget", "pkg/deadletter", "pkg/run", "internal/engine"} {
 		if err := os.CopyFS(filepath.Join(dir, pkg), os.DirFS(filepath.Join("../../..", pkg))); err != nil {
 			t.Fatal(err)
 		}

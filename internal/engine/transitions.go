@@ -1,0 +1,72 @@
+package engine
+
+import (
+	"github.com/agentrun/executor/pkg/run"
+)
+
+// Transition is one edge of a step's state machine: docs/state-machine.md is printed from this table, and to() allows
+// nothing else.
+type Transition struct {
+	From, To run.State
+	When     string
+}
+
+// Transitions lists every edge, in the order in which a job meets them.
+func Transitions() []Transition { return transitions }
+
+var transitions = []Transition{
+	{"", run.Ready, "a job with the step is accepted"},
+	{run.Ready, run.Executing, "its turn has come, it may be called, the call is reserved in the budget, and the holder has the lease"},
+	{run.Ready, run.Waiting, "the tool has no slot or token free, or the next attempt has a time"},
+	{run.Ready, run.Failed, "it may not be called: unknown tool, unresolved reference, invalid args, not authorised"},
+	{run.Ready, run.Held, "it needs an approval, its attempts are used up, or the deadline or a budget cuts it off after a dispatch"},
+	{run.Ready, run.Done, "late proof that an earlier dispatch was committed"},
+	{run.Ready, run.InDoubt, "a journal restores a write whose end it does not know, after the store was lost"},
+	{run.Ready, run.Stopped, "the run is cancelled"},
+	{run.Waiting, run.Executing, "its time has come"},
+	{run.Waiting, run.Waiting, "the tool still has no slot or token free"},
+	{run.Waiting, run.Ready, "replay, or it waited for its tool only, and the run ends or a fatal step stops it"},
+	{run.Waiting, run.Failed, "it may not be called any more"},
+	{run.Waiting, run.Held, "the deadline or a budget cuts it off, or it needs an approval"},
+	{run.Waiting, run.Done, "late proof that an earlier dispatch was committed"},
+	{run.Waiting, run.Stopped, "the run is cancelled"},
+	{run.Executing, run.Done, "the reply, a lookup or a report proves it done"},
+	{run.Executing, run.Waiting, "nothing was done, and another attempt is allowed later"},
+	{run.Executing, run.Ready, "a read's lease ended, or the holder gave it back while draining"},
+	{run.Executing, run.InDoubt, "a write may have been done: no reply, a reply that proves nothing, the lease ended, or verify.always"},
+	{run.Executing, run.Failed, "nothing was done, and another attempt cannot help"},
+	{run.Executing, run.Held, "attempts exhausted, a write that cannot be looked up, a disputed one, poison, or the deadline cut a read off"},
+	{run.Executing, run.Stopped, "the run is cancelled and the read was cut off, or its next attempt is dropped"},
+	{run.InDoubt, run.Done, "a lookup, a report or late evidence proves it committed"},
+	{run.InDoubt, run.Ready, "a lookup sent after the consistency window proves it absent, and an attempt is left"},
+	{run.InDoubt, run.Executing, "the tool promises idempotent_for: the same key and bytes are sent again"},
+	{run.InDoubt, run.Waiting, "its own late reply says that nothing was done, and another attempt is allowed later"},
+	{run.InDoubt, run.Failed, "its own late reply says that nothing was done and another attempt cannot help, or a lookup says that the far side gave it up for good"},
+	{run.InDoubt, run.Held, "it cannot be established, is disputed, or is absent with no attempt left or past the deadline"},
+	{run.InDoubt, run.Stopped, "a lookup proves it absent after the run was cancelled"},
+	{run.Failed, run.Ready, "amendment, replay, or a person resolves kept evidence as not committed"},
+	{run.Failed, run.Done, "a person resolves kept evidence as committed"},
+	{run.Held, run.Ready, "replay, approval, or a person resolves it as not committed"},
+	{run.Held, run.Done, "a person resolves it as committed, or proof arrives before the episode ends"},
+	{run.Stopped, run.Ready, "replay of a cancelled run that an unknown write had left to a person"},
+	{run.Stopped, run.Done, "a person resolves kept evidence as committed"},
+}
+
+var allowed = func() map[[2]run.State]bool {
+	m := make(map[[2]run.State]bool, len(transitions))
+	for _, t := range transitions {
+		m[[2]run.State{t.From, t.To}] = true
+	}
+	return m
+}()
+
+// to is the only place that assigns a step's state after its creation.
+func (s *Step) to(next run.State) {
+	if !allowed[[2]run.State{s.State, next}] {
+		panic("run: step " + s.Name + " cannot go from " + string(s.State) + " to " + string(next))
+	}
+	s.State = next
+	if next != run.Waiting {
+		s.WaitFrom = 0
+	}
+}
