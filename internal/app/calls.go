@@ -26,7 +26,7 @@ func (t *live) Call(ctx context.Context, d *engine.Dispatch, info worker.CallInf
 	}
 	c := &connector.Call{
 		Tenant: info.ID.Tenant, RunID: info.ID.Run, Step: d.Step, OperationRef: d.Ref, IdempotencyKey: d.Key,
-		Attempt: d.Attempt, Args: d.Args, Traceparent: info.Trace, Last: info.Last,
+		Attempt: d.Attempt, Args: d.Args.Text(), Checked: d.Args, Traceparent: info.Trace, Last: info.Last,
 	}
 	if t.tracer != nil {
 		return t.call(ctx, tool, d, info, c)
@@ -41,7 +41,7 @@ func (t *live) Lookup(ctx context.Context, id run.ID, l *engine.Lookup, trace st
 	}
 	c := &connector.Call{
 		Tenant: id.Tenant, RunID: id.Run, Step: l.Step, OperationRef: l.Ref, IdempotencyKey: l.Key,
-		Attempt: l.Attempt, Args: l.Args, Traceparent: trace,
+		Attempt: l.Attempt, Args: l.Args.Text(), Checked: l.Args, Traceparent: trace,
 	}
 	if t.tracer != nil {
 		return t.lookup(ctx, tool, id, l, c), true

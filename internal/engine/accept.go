@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -250,7 +249,7 @@ func (r *Run) refuseClosed(j *run.Job, now run.Time) {
 	unaccepted := len(r.Jobs) == 0 && r.Cancel != nil
 	refused := false
 	for i := range j.Steps {
-		if s := r.Step(j.Steps[i].Step); unaccepted || s == nil || s.Digest != digest(j.Steps[i].Tool, j.Steps[i].Args) {
+		if s := r.Step(j.Steps[i].Step); unaccepted || s == nil || s.Digest != digestOf(&j.Steps[i]) {
 			r.refuse(j.Steps[i].Step, j.Steps[i].Tool, envelope.CodeRunClosed, details, now)
 			refused = true
 		}
@@ -311,7 +310,7 @@ func (r *Run) checkWaive(j *run.Job) *run.JobError {
 		if s != nil && s.Waived {
 			continue // a repeat
 		}
-		if s != nil && slices.ContainsFunc(j.Steps, func(js run.JobStep) bool { return js.Step == w && digest(js.Tool, js.Args) != s.Digest }) {
+		if s != nil && slices.ContainsFunc(j.Steps, func(js run.JobStep) bool { return js.Step == w && digestOf(&js) != s.Digest }) {
 			return &run.JobError{Field: "/waive/" + itoa(i), Problem: "names a step that the same job amends"}
 		}
 		fatal := s != nil && s.State == run.Failed && s.Fail.Row.CommitState == envelope.NotCommitted
@@ -331,13 +330,13 @@ func (r *Run) sort(j *run.Job, now run.Time) (news []int, amends, refused int) {
 		switch {
 		case s == nil:
 			news = append(news, i)
-		case s.Digest == digest(js.Tool, js.Args):
+		case s.Digest == digestOf(js):
 			if s.State == run.Failed && s.Fail.Row.Directive == envelope.AfterInputFix && !s.Waived {
 				r.refuse(s.Name, s.Tool, envelope.CodeIdenticalRetry, nil, now)
 				refused++
 			}
 		case s.Tool == js.Tool && s.amendable(r):
-			s.propose(js.Args)
+			s.propose(js.Checked())
 			r.proposedAnew(s)
 			amends++
 			r.note(Event{At: now, Kind: EventAmend, Step: s.Name, Attempt: s.Attempt, By: r.Actor})
@@ -361,7 +360,7 @@ func (r *Run) contradicted(s *Step) bool {
 
 // propose makes changed args a new proposal under the same operation ref (same-ref): validated and authorised again when
 // the step's turn comes.
-func (s *Step) propose(args json.RawMessage) {
+func (s *Step) propose(args *strictjson.Args) {
 	s.Args, s.Digest = args, digest(s.Tool, args)
 	s.Proposal++
 	s.Proposals++
@@ -389,7 +388,7 @@ func (r *Run) restart() {
 func (r *Run) append(j *run.Job, only []int, now run.Time) {
 	add := func(js *run.JobStep) {
 		r.Steps = append(r.Steps, &Step{
-			Name: js.Step, Tool: js.Tool, Args: js.Args, Digest: digest(js.Tool, js.Args), Optional: js.Optional,
+			Name: js.Step, Tool: js.Tool, Args: js.Checked(), Digest: digestOf(js), Optional: js.Optional,
 			Parallel: j.Parallel, State: run.Ready, Proposal: 1, Proposals: 1, Unchecked: true,
 		})
 	}
@@ -429,7 +428,7 @@ func (r *Run) added(j *run.Job) int {
 	n := 0
 	for i := range j.Steps {
 		js := &j.Steps[i]
-		if s := r.Step(js.Step); s == nil || s.Digest != digest(js.Tool, js.Args) {
+		if s := r.Step(js.Step); s == nil || s.Digest != digestOf(js) {
 			n += len(js.Args) + stepBytes
 		}
 	}
@@ -445,16 +444,15 @@ func (r *Run) tooLarge() bool { return len(r.Intent)+4096+r.stepsSize() > r.reco
 func (r *Run) stepsSize() int {
 	n := 0
 	for _, s := range r.Steps {
-		n += len(s.Args) + stepBytes
+		n += len(s.Args.Text()) + stepBytes
 	}
 	return n
 }
 
 // digest identifies a proposal: tool and args, whatever the order of keys and the white space.
-func digest(tool string, args json.RawMessage) string {
-	h := sha256.New()
-	h.Write([]byte(tool))
-	h.Write([]byte{'\n'})
-	h.Write(strictjson.Canonical(args))
-	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:18])
+func digest(tool string, args *strictjson.Args) string {
+	sum := args.Sum(tool)
+	return base64.RawURLEncoding.EncodeToString(sum[:18])
 }
+
+func digestOf(s *run.JobStep) string { return digest(s.Tool, s.Checked()) }

@@ -385,11 +385,11 @@ func TestTurns(t *testing.T) {
 	ready(t, d, "b", "r")
 	d.call("b", ok(`{"id":1}`))
 	ready(t, d, "q", "r")
-	if x := d.begin("q"); string(x.Args) != `{"x":1}` || string(x.Proposed) != `{"x":{"$from":"b#/id"}}` {
-		t.Fatalf("%s %s", x.Args, x.Proposed)
+	if x := d.begin("q"); string(x.Args.Text()) != `{"x":1}` || string(x.Proposed) != `{"x":{"$from":"b#/id"}}` {
+		t.Fatalf("%s %s", x.Args.Text(), x.Proposed)
 	}
-	if x := d.begin("r"); string(x.Args) != `{"x":7}` {
-		t.Fatalf("%s", x.Args)
+	if x := d.begin("r"); string(x.Args.Text()) != `{"x":7}` {
+		t.Fatalf("%s", x.Args.Text())
 	}
 	ready(t, d)
 	d.reply("d4", ok("{}"))

@@ -33,9 +33,9 @@ type Dispatch struct {
 	Proposal int
 	Key      string
 	Ref      string
-	Args     json.RawMessage // resolved
+	Args     *strictjson.Args // resolved
 	Optional bool
-	Proposed json.RawMessage
+	Proposed json.RawMessage // with its references, where there are any
 	Deadline run.Time
 	Due      run.Time // when an attempt that waited might leave; zero: it waited for no time
 	// Timeout is the tool's when the step was started: a reload may take the tool away before the request leaves.
@@ -52,7 +52,7 @@ func (r *Run) Begin(name string, tools run.Tools, st Start, now run.Time) *Dispa
 	s.Unchecked = false
 	resend := s.State == run.InDoubt
 	tool, args, fail := r.prepare(i, tools)
-	if (resend || s.Unsettled) && (fail != nil || strictjson.ArgsDigest(s.Tool, args) != s.SentArgs || !r.mayResend(s, tool, now)) {
+	if (resend || s.Unsettled) && (fail != nil || args.Digest(s.Tool) != s.SentArgs || !r.mayResend(s, tool, now)) {
 		// no-blind-repeat: the same key and bytes cannot be sent again, and what was sent is still unknown.
 		last := envelope.Code("")
 		if resend {
@@ -79,7 +79,7 @@ func (r *Run) Begin(name string, tools run.Tools, st Start, now run.Time) *Dispa
 	s.Unsettled = s.Unsettled || resend
 	s.Dispatch, s.NotBefore, s.Postponed, s.Doubt, s.Fail, s.Asked = st.Dispatch, 0, false, nil, nil, nil
 	s.Key = r.key(s, tool)
-	s.SentArgs = strictjson.ArgsDigest(s.Tool, args)
+	s.SentArgs = args.Digest(s.Tool)
 	if s.FirstSent == 0 {
 		s.FirstSent = now
 	}
@@ -95,7 +95,7 @@ func (r *Run) Begin(name string, tools run.Tools, st Start, now run.Time) *Dispa
 		Timeout: tool.Timeout,
 	}
 	if s.mayRefer() {
-		d.Proposed = s.Args
+		d.Proposed = s.Args.Text()
 	}
 	return d
 }
@@ -136,7 +136,7 @@ func (r *Run) key(s *Step, t *run.Tool) string {
 
 // prepare does everything that must hold before a dispatch, in the boundary's order: tool, references, args, permission,
 // approval, attempts.
-func (r *Run) prepare(i int, tools run.Tools) (*run.Tool, json.RawMessage, *Fail) {
+func (r *Run) prepare(i int, tools run.Tools) (*run.Tool, *strictjson.Args, *Fail) {
 	s := r.Steps[i]
 	tool, ok := tools.Tool(s.Tool)
 	if !ok {
@@ -148,24 +148,22 @@ func (r *Run) prepare(i int, tools run.Tools) (*run.Tool, json.RawMessage, *Fail
 	}
 	args, bad, err := r.resolve(i)
 	switch {
-	case errors.Is(err, strictjson.ErrArgsTooLarge):
-		return nil, nil, failure(envelope.CodeInvalidArgument, nil)
-	case err != nil:
+	case errors.Is(err, strictjson.ErrUnresolved):
 		return nil, nil, failure(envelope.CodeReferenceUnresolved, envelope.Details{"field": clip(bad)})
-	case len(args) == 0 || args[0] != '{' || len(args) > run.MaxArgsBytes || strictjson.Depth(args) > run.MaxArgsDepth:
+	case err != nil || args == nil || args.Text()[0] != '{':
 		return nil, nil, failure(envelope.CodeInvalidArgument, nil)
 	}
-	if tool.CheckArgs != nil {
-		if field, ok := tool.CheckArgs(args); !ok {
+	if tool.Fits != nil {
+		if field, ok := tool.Fits(args); !ok {
 			return nil, nil, failure(envelope.CodeInvalidArgument, envelope.Details{"field": clip(field)})
 		}
 	}
 	if tool.Allowed != nil && !tool.Allowed(r.Tenant, r.Actor) {
 		return nil, nil, failure(envelope.CodeNotAuthorized, nil)
 	}
-	if tool.RequiresApproval && s.Approved != strictjson.ArgsDigest(s.Tool, args) {
-		s.Asked, s.AskedSum, s.Approved = args, strictjson.ArgsDigest(s.Tool, args), ""
-		if !r.fits(len(args)) {
+	if tool.RequiresApproval && s.Approved != args.Digest(s.Tool) {
+		s.Asked, s.AskedSum, s.Approved = args.Text(), args.Digest(s.Tool), ""
+		if !r.fits(len(s.Asked)) {
 			s.Asked = nil // the digest says what is approved
 		}
 		return nil, nil, failure(envelope.CodeMissingApproval, nil)

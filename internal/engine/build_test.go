@@ -52,7 +52,7 @@ func tools() registry {
 		{Name: "asks", Effect: envelope.Write, Verify: lookup(), RequiresApproval: true},
 		{Name: "owned", Effect: envelope.Write, Verify: lookup(), Owner: "tool-owner"},
 		{Name: "denied", Effect: envelope.Write, Allowed: func(string, string) bool { return false }},
-		{Name: "strict", Effect: envelope.Write, Verify: lookup(), CheckArgs: noBad, CheckResult: isObject},
+		{Name: "strict", Effect: envelope.Write, Verify: lookup(), Fits: noBad, CheckResult: isObject},
 	} {
 		t.Retry, t.PoisonAfter = policy, 3
 		g[t.Name] = t
@@ -61,8 +61,8 @@ func tools() registry {
 }
 
 // noBad refuses args that have a member "bad".
-func noBad(args json.RawMessage) (string, bool) {
-	if _, found := strictjson.Pointer(args, "/bad"); found {
+func noBad(args *strictjson.Args) (string, bool) {
+	if _, found := strictjson.Pointer(args.Text(), "/bad"); found {
 		return "/bad", false
 	}
 	return "", true

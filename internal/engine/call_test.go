@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -73,7 +74,7 @@ func TestReferences(t *testing.T) {
 		d := create(t, job("", step("p", "read", "{}"), step("a", "read", args)))
 		d.call("p", ok(result))
 		x := d.begin("a")
-		if x == nil || string(x.Args) != want {
+		if x == nil || string(x.Args.Text()) != want {
 			t.Errorf("%s became %+v, want %s", args, x, want)
 		}
 	}
@@ -99,7 +100,7 @@ func TestDispatch(t *testing.T) {
 	x := d.begin("a")
 	want := engine.Dispatch{
 		Step: "a", Tool: "write", Effect: envelope.Write, ID: "d1", Attempt: 1, Proposal: 1, Key: "acme/run_1/a", Ref: "acme/run_1/a",
-		Args: json.RawMessage(`{"n":1}`), Optional: true, Deadline: d.r.Deadline,
+		Args: strictjson.CheckedArgs([]byte(`{"n":1}`)), Optional: true, Deadline: d.r.Deadline,
 		Timeout: 20 * time.Second,
 	}
 	if got, _ := json.Marshal(x); string(got) != func() string { b, _ := json.Marshal(want); return string(b) }() {

@@ -165,7 +165,7 @@ func (s *Step) append(buf []byte) ([]byte, error) {
 	o.Text("tool", s.Tool)
 	o.TextIf("effect", string(s.Effect))
 	o.TextIf("owner", s.Owner)
-	o.RawIf("args", s.Args)
+	o.ArgsIf("args", s.Args)
 	o.Text("digest", s.Digest)
 	o.BoolIf("optional", s.Optional)
 	o.BoolIf("parallel", s.Parallel)

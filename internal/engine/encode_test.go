@@ -17,6 +17,9 @@ func fill(v reflect.Value, n *int) {
 	case json.RawMessage:
 		v.SetBytes([]byte(`{"n":1.50,"t":"<&>"}`))
 		return
+	case *strictjson.Args:
+		v.Set(reflect.ValueOf(strictjson.CheckedArgs([]byte(`{"n":1.50,"t":"<&>"}`))))
+		return
 	case envelope.Details:
 		v.Set(reflect.ValueOf(envelope.Details{"field": "/a", "limit": json.Number("12345678901234567890")}))
 		return

@@ -298,7 +298,7 @@ func TestWindow(t *testing.T) {
 	d := create(t, job("", step("a", "write", "{}")))
 	d.call("a", silent())
 	l := d.r.Lookups(d.now)
-	if len(l) != 1 || l[0].Proves || l[0].Dispatch != "d1" || l[0].Key != "acme/run_1/a" || string(l[0].Args) != "{}" {
+	if len(l) != 1 || l[0].Proves || l[0].Dispatch != "d1" || l[0].Key != "acme/run_1/a" || string(l[0].Args.Text()) != "{}" {
 		t.Fatalf("%+v", l)
 	}
 	for i := range 20 { // "not found" inside the window does not count, and is asked again later and later
@@ -394,16 +394,16 @@ func TestLookupKeepsItsArgs(t *testing.T) {
 	}
 	d.r.Fetched("p", json.RawMessage(big))
 	x := d.r.Begin("a", d.tools, engine.Start{Dispatch: "d2", LeaseID: "l", Holder: "h"}, d.now)
-	if string(x.Args) != `{"x":"x"}` {
-		t.Fatalf("%s", x.Args)
+	if string(x.Args.Text()) != `{"x":"x"}` {
+		t.Fatalf("%s", x.Args.Text())
 	}
 	d.reply("d2", silent())
 	if l := d.r.Lookups(d.now); l[0].Args != nil {
-		t.Errorf("a lookup with args that were not sent: %s", l[0].Args)
+		t.Errorf("a lookup with args that were not sent: %s", l[0].Args.Text())
 	}
 	d.r.Fetched("p", json.RawMessage(big))
-	if l := d.r.Lookups(d.now); string(l[0].Args) != `{"x":"x"}` {
-		t.Errorf("%s", l[0].Args)
+	if l := d.r.Lookups(d.now); string(l[0].Args.Text()) != `{"x":"x"}` {
+		t.Errorf("%s", l[0].Args.Text())
 	}
 }
 
@@ -427,7 +427,7 @@ func TestIdempotentFor(t *testing.T) {
 	}
 	d.pass(time.Second)
 	x := d.begin("a")
-	if x.Key != "acme/run_1/a" || string(x.Args) != `{"n":1}` || x.Attempt != 2 {
+	if x.Key != "acme/run_1/a" || string(x.Args.Text()) != `{"n":1}` || x.Attempt != 2 {
 		t.Errorf("%+v", x)
 	}
 	d.reply(x.ID, ok("{}")) // the reply counts for the operation

@@ -88,7 +88,7 @@ func (h *teller) do(w []string) {
 		verdict = h.takeJob(w[1:])
 	case "begin":
 		if x := h.begin(at(1)); x != nil {
-			verdict = "dispatch " + x.Key + " " + string(x.Args)
+			verdict = "dispatch " + x.Key + " " + string(x.Args.Text())
 		} else {
 			verdict = "not dispatched"
 		}

@@ -69,8 +69,8 @@ func (r *Run) misfit(i int, tool *run.Tool) *Fail {
 	if tool == nil {
 		return failure(envelope.CodeUnknownTool, nil)
 	}
-	if s.mayRefer() && len(strictjson.References(s.Args)) > 0 {
-		_, bad, err := strictjson.Substitute(s.Args, run.MaxArgsBytes, func(ref string) (json.RawMessage, bool) {
+	if s.mayRefer() && len(strictjson.References(s.Args.Text())) > 0 {
+		_, bad, err := strictjson.Substitute(s.Args.Text(), run.MaxArgsBytes, func(ref string) (json.RawMessage, bool) {
 			name, _, ok := strictjson.ParseReference(ref)
 			return json.RawMessage("0"), ok && r.before(name, i) != nil
 		})
@@ -79,8 +79,8 @@ func (r *Run) misfit(i int, tool *run.Tool) *Fail {
 		}
 		return nil
 	}
-	if tool.CheckArgs != nil && len(s.Args) > 0 {
-		if field, ok := tool.CheckArgs(s.Args); !ok {
+	if tool.Fits != nil && s.Args != nil {
+		if field, ok := tool.Fits(s.Args); !ok {
 			return failure(envelope.CodeInvalidArgument, envelope.Details{"field": clip(field)})
 		}
 	}

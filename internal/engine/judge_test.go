@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -180,4 +181,20 @@ func TestAToolOfAnotherExecutor(t *testing.T) {
 	d.tools["theirs"] = d.tools["strict"]
 	d.judge()
 	d.ended(envelope.Fatal, envelope.CodeInvalidArgument, "b")
+}
+
+// The args of a step that refers to nothing are one value from the job to the call: nobody on the way reads them again.
+func TestArgsTravelFromTheJobToTheCall(t *testing.T) {
+	d := create(t, job("", step("a", "write", `{"x":1}`)))
+	tool, _ := d.tools.Tool("write")
+	var seen []*strictjson.Args
+	tool.Fits = func(args *strictjson.Args) (string, bool) {
+		seen = append(seen, args)
+		return "", true
+	}
+	d.r.Judge(d.tools, nowhere, d.now)
+	sent := d.r.Begin("a", d.tools, engine.Start{Dispatch: "d1", LeaseID: "l1", Holder: "h1", Seconds: 10}, d.now)
+	if sent == nil || len(seen) != 2 || seen[0] != seen[1] || sent.Args != seen[0] || d.r.Steps[0].Args != seen[0] {
+		t.Fatalf("judged and started with %v, sent %+v", seen, sent)
+	}
 }

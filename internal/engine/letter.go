@@ -51,12 +51,12 @@ func (r *Run) shown(s *Step) json.RawMessage {
 	}
 	for i := range r.Steps {
 		if r.Steps[i] == s {
-			if args, _, err := r.resolve(i); err == nil {
+			if args, _, err := r.substitute(i); err == nil {
 				return args
 			}
 		}
 	}
-	return s.Args
+	return s.Args.Text()
 }
 
 func (r *Run) letterOpen() []deadletter.Open {

@@ -40,7 +40,7 @@ func TestLargeResultIsReferredTo(t *testing.T) {
 	r.Fetched("a", json.RawMessage(`{"id":"big-1"}`))
 	start.Dispatch, start.LeaseID = "d2", "l2"
 	disp := r.Begin("b", tools, start, 1002)
-	if disp == nil || string(disp.Args) != `{"id":"big-1"}` {
+	if disp == nil || string(disp.Args.Text()) != `{"id":"big-1"}` {
 		t.Fatalf("dispatch %+v", disp)
 	}
 	if data, err := r.Encode(); err != nil || len(data) > 4096 {

@@ -305,7 +305,7 @@ func (r *Run) checkNeeded(s *Step, res Resolution) *Refusal {
 		if later.Optional || later.Waived || later.State == run.Done || !later.mayRefer() {
 			continue
 		}
-		for _, ref := range strictjson.References(later.Args) {
+		for _, ref := range strictjson.References(later.Args.Text()) {
 			name, ptr, ok := strictjson.ParseReference(ref)
 			if !ok || name != s.Name {
 				continue

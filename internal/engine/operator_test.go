@@ -381,7 +381,7 @@ func TestApprove(t *testing.T) {
 	d.refused(run.NotAllowed, err)
 	_, err = d.r.Approve(d.by("alice"))
 	d.refused("", err)
-	if x := d.begin("a"); x == nil || string(x.Args) != `{"x":7}` {
+	if x := d.begin("a"); x == nil || string(x.Args.Text()) != `{"x":7}` {
 		t.Fatal("approved and not started")
 	}
 	d.reply("d3", fails(envelope.CodeUpstreamUnavailable, envelope.Write))
@@ -455,7 +455,7 @@ func TestReplayWithArgs(t *testing.T) {
 	d := rejected()
 	_, err := d.replay(d.by("alice"), engine.ReplayWith{Args: json.RawMessage(`{"n":2}`)})
 	d.refused("", err)
-	if x := d.begin("a"); x.Key != "acme/run_1/a.p2" || x.Proposal != 2 || string(x.Args) != `{"n":2}` {
+	if x := d.begin("a"); x.Key != "acme/run_1/a.p2" || x.Proposal != 2 || string(x.Args.Text()) != `{"n":2}` {
 		t.Errorf("%+v", x)
 	}
 	d = rejected()
@@ -469,7 +469,7 @@ func TestReplayWithArgs(t *testing.T) {
 	more := int64(100)
 	_, err = d.replay(d.by("alice"), engine.ReplayWith{Args: json.RawMessage(`{"n":2}`), Add: &budget.Request{MaxTurns: &more}})
 	d.refused("", err)
-	if x := d.begin("a"); string(x.Args) != `{"n":2}` || x.Attempt != 1 {
+	if x := d.begin("a"); string(x.Args.Text()) != `{"n":2}` || x.Attempt != 1 {
 		t.Errorf("%+v", x)
 	}
 }

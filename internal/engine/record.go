@@ -104,15 +104,15 @@ type JobRef struct {
 
 // Step is one step of the run.
 type Step struct {
-	Name     string          `json:"step"`
-	Tool     string          `json:"tool"`
-	Effect   envelope.Effect `json:"effect,omitempty"` // known once its turn came
-	Owner    string          `json:"owner,omitempty"`  // of the tool, if its config names one
-	Args     json.RawMessage `json:"args,omitempty"`   // of the current proposal, $from not yet replaced
-	Digest   string          `json:"digest"`           // of tool and args as proposed; outlives args
-	Optional bool            `json:"optional,omitempty"`
-	Parallel bool            `json:"parallel,omitempty"`
-	State    run.State       `json:"state"`
+	Name     string           `json:"step"`
+	Tool     string           `json:"tool"`
+	Effect   envelope.Effect  `json:"effect,omitempty"` // known once its turn came
+	Owner    string           `json:"owner,omitempty"`  // of the tool, if its config names one
+	Args     *strictjson.Args `json:"args,omitempty"`   // of the current proposal, $from not yet replaced
+	Digest   string           `json:"digest"`           // of tool and args as proposed; outlives args
+	Optional bool             `json:"optional,omitempty"`
+	Parallel bool             `json:"parallel,omitempty"`
+	State    run.State        `json:"state"`
 	// StoppedBy names the fatal step of an open run that keeps this one from starting.
 	StoppedBy string `json:"stopped_by,omitempty"`
 	Waived    bool   `json:"waived,omitempty"`

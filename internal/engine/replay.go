@@ -34,11 +34,14 @@ func (r *Run) Replay(c Call, w ReplayWith) (*Answer, *Refusal) {
 		return nil, err
 	}
 	target := r.Step(r.End.Step)
+	var args *strictjson.Args
 	if w.Args != nil {
 		if target == nil || target.State == run.Done || target.State == run.Ready && target.Attempt > 0 {
 			return nil, refusal(run.BadRequest, "args: the dead letter has no step to change")
 		}
-		if w.Args[0] != '{' || len(w.Args) > run.MaxArgsBytes || strictjson.Depth(w.Args) > run.MaxArgsDepth {
+		var err error
+		args, err = strictjson.ParseArgs(w.Args, strictjson.Bounds{MaxBytes: run.MaxArgsBytes, MaxDepth: run.MaxArgsDepth})
+		if err != nil || args.Text()[0] != '{' {
 			return nil, refusal(run.BadRequest, "args must be an object of at most %d bytes, nested at most %d deep", run.MaxArgsBytes, run.MaxArgsDepth)
 		}
 	}
@@ -59,8 +62,8 @@ func (r *Run) Replay(c Call, w ReplayWith) (*Answer, *Refusal) {
 			s.to(run.Ready)
 		}
 	}
-	if w.Args != nil && digest(target.Tool, w.Args) != target.Digest {
-		target.propose(w.Args)
+	if args != nil && digest(target.Tool, args) != target.Digest {
+		target.propose(args)
 		target.Proposals = 1
 	}
 	if target != nil && target.State == run.Ready {

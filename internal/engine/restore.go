@@ -92,10 +92,12 @@ func (r *Run) Merge(f Fact, tools run.Tools, src Source) Verdict {
 		r.Steps = append(r.Steps, s)
 	}
 	if p := max(in.Proposal, 1); p > s.Proposal {
-		s.Proposal, s.Args = p, in.Proposed
-		if s.Args == nil {
-			s.Args = in.Args
+		text := in.Proposed
+		if text == nil {
+			text = in.Args
 		}
+		s.Proposal = p
+		s.Args, _ = strictjson.ParseArgs(text, strictjson.Bounds{})
 		s.Digest = digest(s.Tool, s.Args)
 	}
 	defer r.settle(src.At)

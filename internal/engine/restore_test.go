@@ -104,8 +104,8 @@ func TestRestoredRunGoesOn(t *testing.T) {
 		t.Fatalf("ready %v, owner %s", got, d.r.Owner)
 	}
 	d.call("p", ok("{}"))
-	if x := d.begin("b"); string(x.Args) != `{"x":"c"}` {
-		t.Errorf("%s", x.Args)
+	if x := d.begin("b"); string(x.Args.Text()) != `{"x":"c"}` {
+		t.Errorf("%s", x.Args.Text())
 	}
 	d.reply(d.r.Step("b").Dispatch, ok("{}"))
 	d.ended(envelope.OK, "", "")
@@ -335,7 +335,7 @@ func TestRestoredStepWaitsForWhatItRefersTo(t *testing.T) {
 	}
 	d.job(job("", step("p", "read", "{}"), step("a", "write", `{"x":{"$from":"p#/id"}}`)))
 	d.call("p", ok(`{"id":"c"}`))
-	if x := d.begin("a"); x == nil || string(x.Args) != `{"x":"c"}` {
+	if x := d.begin("a"); x == nil || string(x.Args.Text()) != `{"x":"c"}` {
 		t.Errorf("%+v", x)
 	}
 }

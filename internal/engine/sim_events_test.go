@@ -67,7 +67,7 @@ func (w *sim) laterJob() {
 	}
 	if w.c.next(2) == 0 && len(w.r.Steps) > 0 {
 		s := w.r.Steps[w.c.next(len(w.r.Steps))]
-		args := string(s.Args)
+		args := string(s.Args.Text())
 		if w.c.next(2) == 0 || args == "" {
 			args = fmt.Sprintf(`{"n":%d}`, w.c.next(4))
 		}
@@ -120,7 +120,7 @@ func (w *sim) facts() (facts []engine.Fact) {
 		}
 		one := engine.Fact{Intent: engine.Intent{
 			Dispatch: f.ID, Tenant: "acme", RunID: "run_1", Queue: "default", Owner: "platform", Budget: w.r.Budget, Step: f.Step, Tool: f.Tool,
-			Args: f.Args, Proposed: f.Proposed, Optional: f.Optional, Attempt: f.Attempt, Proposal: f.Proposal, Key: f.Key, At: f.at,
+			Args: f.Args.Text(), Proposed: f.Proposed, Optional: f.Optional, Attempt: f.Attempt, Proposal: f.Proposal, Key: f.Key, At: f.at,
 		}}
 		if w.copy != nil && w.c.next(6) == 0 {
 			refused := one

@@ -273,7 +273,7 @@ func (w *sim) dispatched(d *engine.Dispatch) {
 		if d.Effect != envelope.Write || !e.committed || w.liar {
 			continue
 		}
-		same := e.Key == d.Key && string(e.Args) == string(d.Args)
+		same := e.Key == d.Key && string(e.Args.Text()) == string(d.Args.Text())
 		if d.Tool != "keyed" || !same || w.now >= first.Add(w.tools[d.Tool].IdempotentFor) {
 			w.broken(engine.RuleNoBlindRepeat, "%s is sent again as %s after %s did it", d.Step, d.Key, e.ID)
 		}

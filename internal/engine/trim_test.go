@@ -33,7 +33,7 @@ func TestEndedRunTakesResultsBack(t *testing.T) {
 	}
 	_, err := d.resolve(d.by("alice"), engine.Resolution{CommitState: envelope.Committed, EvidenceRef: "ev"})
 	d.refused("", err)
-	if x := d.begin("b"); x == nil || string(x.Args) != `{"x":"x"}` {
+	if x := d.begin("b"); x == nil || string(x.Args.Text()) != `{"x":"x"}` {
 		t.Errorf("%+v", x)
 	}
 }

@@ -111,7 +111,8 @@ var fromKey = []byte(`$from`)
 
 // mayRefer is a cheap first look; an escaped spelling of the key is left to the full parse.
 func (s *Step) mayRefer() bool {
-	return bytes.Contains(s.Args, fromKey) || bytes.Contains(s.Args, []byte(`\u`))
+	text := s.Args.Text()
+	return bytes.Contains(text, fromKey) || bytes.Contains(text, []byte(`\u`))
 }
 
 // sources are the steps that the args refer to.
@@ -120,7 +121,7 @@ func (s *Step) sources() []string {
 		return nil
 	}
 	var out []string
-	for _, ref := range strictjson.References(s.Args) {
+	for _, ref := range strictjson.References(s.Args.Text()) {
 		if step, _, ok := strictjson.ParseReference(ref); ok {
 			out = append(out, step)
 		}
@@ -183,13 +184,23 @@ func (r *Run) Fetched(step string, result json.RawMessage) {
 	r.fetched[step] = result
 }
 
-// resolve replaces every $from by the value at its pointer in the named earlier step's result.
-func (r *Run) resolve(i int) (args json.RawMessage, bad string, err error) {
+// resolve is the step's args with every $from replaced, checked as a job's are. Those that refer to nothing are the step's own.
+func (r *Run) resolve(i int) (args *strictjson.Args, bad string, err error) {
 	s := r.Steps[i]
-	if !s.mayRefer() {
+	if !s.mayRefer() || len(strictjson.References(s.Args.Text())) == 0 {
 		return s.Args, "", nil
 	}
-	return strictjson.Substitute(s.Args, run.MaxArgsBytes, func(ref string) (json.RawMessage, bool) {
+	text, bad, err := r.substitute(i)
+	if err != nil {
+		return nil, bad, err
+	}
+	args, err = strictjson.ParseArgs(text, strictjson.Bounds{MaxBytes: run.MaxArgsBytes, MaxDepth: run.MaxArgsDepth})
+	return args, "", err
+}
+
+// substitute replaces every $from by the value at its pointer in the named earlier step's result.
+func (r *Run) substitute(i int) (args json.RawMessage, bad string, err error) {
+	return strictjson.Substitute(r.Steps[i].Args.Text(), run.MaxArgsBytes, func(ref string) (json.RawMessage, bool) {
 		name, ptr, ok := strictjson.ParseReference(ref)
 		if !ok {
 			return nil, false

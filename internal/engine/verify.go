@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/json"
 	"time"
 
 	"github.com/agentrun/executor/internal/strictjson"
@@ -15,7 +14,7 @@ type Lookup struct {
 	Dispatch   DispatchID
 	Ref, Key   string
 	Attempt    int
-	Args       json.RawMessage // resolved, as they were sent; nil if they cannot be had any more (see Fetch)
+	Args       *strictjson.Args // resolved, as they were sent; nil if they cannot be had any more (see Fetch)
 	// Proves: the record said that the window is over before this lookup was asked for, so absence counts.
 	Proves bool
 	Since  run.Time
@@ -29,7 +28,7 @@ func (r *Run) Lookups(now run.Time) []Lookup {
 			continue
 		}
 		args, _, err := r.resolve(i)
-		if err != nil || strictjson.ArgsDigest(s.Tool, args) != s.SentArgs {
+		if err != nil || args.Digest(s.Tool) != s.SentArgs {
 			args = nil // a lookup for other args than were sent could prove the wrong thing
 		}
 		out = append(out, Lookup{

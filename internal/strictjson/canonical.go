@@ -2,26 +2,14 @@ package strictjson
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"slices"
 	"strings"
 )
 
-// Canonical writes the one form in which equal args have equal bytes (contract §9, approve): keys sorted by the bytes of
-// their UTF-8, numbers as written, no white space, and in strings only what must be escaped is (the quote, the backslash
-// and control characters, with the short forms where JSON has them, else \u00xx in lower case). Data that CheckJSON
-// refuses gives nil.
-func Canonical(data []byte) []byte {
-	if CheckJSON(data, Bounds{}) != nil {
-		return nil
-	}
-	out, _ := appendCanonical(make([]byte, 0, len(data)), data, skipSpace(data, 0))
-	return out
-}
-
-// appendCanonical appends the value at i of checked data and says where it ends.
+// appendCanonical appends the value at i of checked data in the one form in which equal args have equal bytes (contract §9,
+// approve), and says where it ends: keys sorted by the bytes of their UTF-8, numbers as written, no white space, and in
+// strings only what must be escaped is (the quote, the backslash and control characters, with the short forms where JSON has
+// them, else \u00xx in lower case).
 func appendCanonical(dst, data []byte, i int) (out []byte, end int) {
 	switch data[i] {
 	case '{':
@@ -86,16 +74,6 @@ func unescaped(text []byte) []byte {
 		return text
 	}
 	return appendUnescaped(nil, text)
-}
-
-// ArgsDigest names args exactly: the SHA-256 of the tool's name, a newline and the canonical form of the args, in 64
-// lower-case hex digits (contract §9, approve).
-func ArgsDigest(tool string, args json.RawMessage) string {
-	h := sha256.New()
-	h.Write([]byte(tool))
-	h.Write([]byte{'\n'})
-	h.Write(Canonical(args))
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 const (

@@ -28,10 +28,11 @@ func AppendForeign(buf []byte, v any, data []byte) []byte {
 
 var foreignType = reflect.TypeFor[Foreign]()
 
-// opened finds the struct or the list behind pointers; ok is false for anything else.
+// opened finds the struct or the list behind pointers; ok is false for anything else, and for args, which have no members that
+// anybody knows.
 func opened(v reflect.Value) (reflect.Value, bool) {
 	for v.Kind() == reflect.Pointer {
-		if v.IsNil() {
+		if v.IsNil() || v.Type() == reflect.TypeFor[*Args]() {
 			return v, false
 		}
 		v = v.Elem()

@@ -117,6 +117,14 @@ func (o *Object) RawIf(k string, v json.RawMessage) {
 	o.buf = append(o.buf, Compact(v)...)
 }
 
+// ArgsIf writes args, which were checked when they came.
+func (o *Object) ArgsIf(k string, a *Args) {
+	if text := a.Text(); len(text) > 0 {
+		o.key(k)
+		o.buf = append(o.buf, text...)
+	}
+}
+
 // Any writes a value as Marshal does.
 func (o *Object) Any(k string, v any) {
 	b, err := Marshal(v)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Compact, Depth, Pointer, Members and References work on the text of a value that passed CheckJSON: numbers are never decoded, so every
+// Compact, Pointer, Members and References work on the text of a value that passed CheckJSON: numbers are never decoded, so every
 // digit is kept. On other data they do not panic, and what they return means nothing.
 
 // Marshal is json.Marshal without the escaping of <, > and & for HTML: raw values inside v keep the text they were
@@ -23,8 +23,13 @@ func Marshal(v any) ([]byte, error) {
 
 // Compact drops the white space between tokens. It returns the data itself where there is none.
 func Compact(data []byte) json.RawMessage {
-	var out []byte
-	from := 0
+	out, _ := compact(data)
+	return out
+}
+
+// compact is Compact, and says how many containers are around the innermost value.
+func compact(data []byte) (out []byte, deepest int) {
+	from, depth := 0, 0
 	for i := 0; i < len(data); {
 		switch data[i] {
 		case '"':
@@ -33,6 +38,12 @@ func Compact(data []byte) json.RawMessage {
 				end = len(data)
 			}
 			i = end
+			continue
+		case '{', '[':
+			depth++
+			deepest = max(deepest, depth)
+		case '}', ']':
+			depth--
 		case ' ', '\t', '\n', '\r':
 			if out == nil {
 				out = make([]byte, 0, len(data))
@@ -40,37 +51,14 @@ func Compact(data []byte) json.RawMessage {
 			out = append(out, data[from:i]...)
 			i = skipSpace(data, i)
 			from = i
-		default:
-			i++
-		}
-	}
-	if out == nil {
-		return data
-	}
-	return append(out, data[from:]...)
-}
-
-// Depth is the number of containers around the innermost value: 0 for a scalar, 1 for [] and {"a":1}.
-func Depth(data []byte) int {
-	depth, deepest := 0, 0
-	for i := 0; i < len(data); {
-		switch data[i] {
-		case '"':
-			end, ok := endOfString(data, i)
-			if !ok {
-				return deepest
-			}
-			i = end
 			continue
-		case '{', '[':
-			depth++
-			deepest = max(deepest, depth)
-		case '}', ']':
-			depth--
 		}
 		i++
 	}
-	return deepest
+	if out == nil {
+		return data, deepest
+	}
+	return append(out, data[from:]...), deepest
 }
 
 // Pointer finds the value at an RFC 6901 JSON Pointer, as a part of data. "" is the whole value; the elements of an

@@ -84,7 +84,7 @@ func TestDepth(t *testing.T) {
 	for data, want := range map[string]int{
 		`1`: 0, `"[[["`: 0, `[]`: 1, `{"a":1}`: 1, `{"a":{"[":[1,[2]]},"b":[]}`: 4, `[[],[[]],[]]`: 3,
 	} {
-		if got := Depth([]byte(data)); got != want {
+		if got := depthOf([]byte(data)); got != want {
 			t.Errorf("%s: got %d, want %d", data, got, want)
 		}
 	}
@@ -106,7 +106,7 @@ func TestCanonical(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := Canonical([]byte(tt.data)); string(got) != tt.want {
+			if got := canonical([]byte(tt.data)); string(got) != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
@@ -297,12 +297,12 @@ func TestEveryPrefix(t *testing.T) {
 			}
 		}
 		Compact(data)
-		Depth(data)
+		depthOf(data)
 		References(data)
 		if Members(data, func(string, json.RawMessage) bool { return true }) {
 			t.Errorf("%q: all members were seen", data)
 		}
-		if Canonical(data) != nil {
+		if canonical(data) != nil {
 			t.Errorf("%q has a canonical form", data)
 		}
 	}
@@ -325,7 +325,7 @@ func FuzzRaw(f *testing.F) {
 			t.Fatalf("%q at %q is no JSON", found, ptr)
 		}
 		Compact(data)
-		Depth(data)
+		depthOf(data)
 		Members(data, func(string, json.RawMessage) bool { return true })
 		refs := References(data)
 		out, bad, err := Substitute(data, 0, func(string) (json.RawMessage, bool) { return json.RawMessage(`[1]`), true })
@@ -339,4 +339,18 @@ func FuzzRaw(f *testing.F) {
 			t.Fatalf("without a reference it became %q", out)
 		}
 	})
+}
+
+func depthOf(data []byte) int {
+	_, depth := compact(data)
+	return depth
+}
+
+// canonical is nil for what the check refuses.
+func canonical(data []byte) []byte {
+	if CheckJSON(data, Bounds{}) != nil {
+		return nil
+	}
+	out, _ := appendCanonical(nil, data, skipSpace(data, 0))
+	return out
 }

@@ -202,17 +202,17 @@ func FuzzCheckJSON(f *testing.F) {
 		if err := json.Compact(&compact, data); err != nil || !bytes.Equal(compact.Bytes(), Compact(data)) {
 			t.Fatalf("Compact: %q, encoding/json: %q, %v", Compact(data), compact.Bytes(), err)
 		}
-		canonical := Canonical(data)
-		if again := Canonical(canonical); !bytes.Equal(again, canonical) {
-			t.Fatalf("Canonical is not idempotent: %q, %q", canonical, again)
+		first := canonical(data)
+		if again := canonical(first); !bytes.Equal(again, first) {
+			t.Fatalf("Canonical is not idempotent: %q, %q", first, again)
 		}
-		if a, b := decode(t, data), decode(t, canonical); a != b {
+		if a, b := decode(t, data), decode(t, first); a != b {
 			t.Fatalf("Canonical changed the value: %q, %q", a, b)
 		}
 		if whole, ok := Pointer(data, ""); !ok || !bytes.Equal(whole, bytes.Trim(data, " \t\r\n")) {
 			t.Fatalf("the whole value is %q, %v", whole, ok)
 		}
-		if d := Depth(data); CheckJSON(data, Bounds{MaxDepth: max(d, 1)}) != nil || (d > 1 && CheckJSON(data, Bounds{MaxDepth: d - 1}) == nil) {
+		if d := depthOf(data); CheckJSON(data, Bounds{MaxDepth: max(d, 1)}) != nil || (d > 1 && CheckJSON(data, Bounds{MaxDepth: d - 1}) == nil) {
 			t.Fatalf("Depth is %d", d)
 		}
 	})
@@ -271,6 +271,6 @@ func BenchmarkCanonical(b *testing.B) {
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {
-		Canonical(data)
+		canonical(data)
 	}
 }

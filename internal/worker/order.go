@@ -380,7 +380,7 @@ func (l *loop) intent(d *engine.Dispatch) *engine.Intent {
 	r := l.h.Run
 	return &engine.Intent{
 		Dispatch: d.ID, Tenant: r.Tenant, RunID: r.RunID, Queue: r.Queue, Workflow: r.Workflow, Owner: r.Owner, Actor: r.Actor,
-		Purpose: r.Intent, Budget: r.Budget, Step: d.Step, Tool: d.Tool, Args: d.Args, Proposed: d.Proposed, Optional: d.Optional,
+		Purpose: r.Intent, Budget: r.Budget, Step: d.Step, Tool: d.Tool, Args: d.Args.Text(), Proposed: d.Proposed, Optional: d.Optional,
 		Attempt: d.Attempt, Proposal: d.Proposal, Key: d.Key, At: r.UpdatedAt,
 	}
 }

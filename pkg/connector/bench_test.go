@@ -3,8 +3,10 @@ package connector
 import (
 	"context"
 	"encoding/json"
+	"reflect"
 	"testing"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -51,5 +53,26 @@ func BenchmarkClassifyRule(b *testing.B) {
 		if got := c.classify(resp, r); got.Row.Code != "INVOICE_LOCKED" {
 			b.Fatal(got)
 		}
+	}
+}
+
+// Args that the runtime has checked are decoded once: what the schema saw is what the transport gets.
+func TestCheckedArgsAreDecodedOnce(t *testing.T) {
+	args := strictjson.CheckedArgs([]byte(`{"n":1.50}`))
+	var got map[string]any
+	tool, err := Func("t", envelope.Read, func(_ context.Context, c *Call) (json.RawMessage, error) {
+		got, _ = c.values()
+		return c.Args, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := tool.Fits(args); !ok {
+		t.Fatal("they do not fit")
+	}
+	want, _ := args.Values()
+	reply := tool.Caller.Call(t.Context(), &Call{OperationRef: "acme/r/s", Args: args.Text(), Checked: args})
+	if !reply.OK || string(reply.Result) != `{"n":1.50}` || reflect.ValueOf(got).Pointer() != reflect.ValueOf(want).Pointer() {
+		t.Errorf("%+v, values %v", reply, got)
 	}
 }

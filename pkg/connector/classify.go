@@ -71,8 +71,8 @@ func (t *caller) Call(ctx context.Context, call *Call) (reply envelope.Reply) {
 			}
 		}
 	}()
-	args, err := decodeArgs(call.Args)
-	if err != nil {
+	args, ok := call.values()
+	if !ok {
 		return refused("")
 	}
 	if field, ok := t.transport.CheckArgs(args); !ok {

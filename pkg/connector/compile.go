@@ -9,6 +9,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -182,9 +183,9 @@ func policy(s *Spec, c *classifier, input *jsonschema.Schema, transport Transpor
 		Allowed: func(tenant, actor string) bool {
 			return allow == nil || (allowed(allow.Tenants, tenant) && allowed(allow.Actors, actor))
 		},
-		CheckArgs: func(args json.RawMessage) (string, bool) {
-			v, err := decodeArgs(args)
-			if err != nil {
+		Fits: func(args *strictjson.Args) (string, bool) {
+			v, ok := args.Values()
+			if !ok {
 				return "", false
 			}
 			if field, ok := firstMisfit(input, v); !ok {
@@ -200,22 +201,6 @@ func policy(s *Spec, c *classifier, input *jsonschema.Schema, transport Transpor
 }
 
 func allowed(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
-
-// decodeArgs reads args, which are a JSON object; absent ones are an empty object.
-func decodeArgs(args json.RawMessage) (map[string]any, error) {
-	if len(args) == 0 {
-		return map[string]any{}, nil
-	}
-	v, err := decodeJSON(args)
-	if err != nil {
-		return nil, err
-	}
-	m, ok := v.(map[string]any)
-	if !ok {
-		return nil, errNotJSON
-	}
-	return m, nil
-}
 
 // decidedByRuntime are codes that only the runtime gives: a tool that claims one would be taken for the core's own word.
 var decidedByRuntime = map[envelope.Code]bool{

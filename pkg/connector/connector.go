@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -18,12 +19,25 @@ type Call struct {
 	OperationRef        string // never changes for a step
 	IdempotencyKey      string // of this dispatch, or of the dispatch that is looked up
 	Attempt             int
-	Args                json.RawMessage // resolved and validated
+	Args                json.RawMessage  // resolved and validated
+	Checked             *strictjson.Args // the same, from the runtime; nil: they are checked when they are needed
 	Traceparent         string
 
 	// Last is called as the last statement before the request leaves the process; an error means that the lease or the
 	// deadline is gone, and the request must not be sent (Reply.NotSent). Nil allows.
 	Last func() error
+}
+
+// values are the args decoded: a JSON object, which all who read it share.
+func (c *Call) values() (map[string]any, bool) {
+	if c.Checked != nil || len(c.Args) == 0 {
+		return c.Checked.Values()
+	}
+	args, _ := strictjson.ParseArgs(c.Args, strictjson.Bounds{})
+	if args == nil {
+		return nil, false
+	}
+	return args.Values()
 }
 
 // Caller calls a tool. One Call is at most one request on the wire: nothing below may send it again. It returns when the
@@ -47,6 +61,16 @@ type Tool struct {
 	Rate        *Rate
 	// ReadyWithin is how long a call or a lookup may take, at most, before its own time begins: what it needs is made then.
 	ReadyWithin time.Duration
+}
+
+// CheckArgs says whether the tool takes these args; if not, it returns the JSON Pointer of the first place that stands in the
+// way.
+func (t *Tool) CheckArgs(args json.RawMessage) (field string, ok bool) {
+	a, err := strictjson.ParseArgs(args, strictjson.Bounds{})
+	if err != nil && len(args) > 0 {
+		return "", false
+	}
+	return t.Fits(a)
 }
 
 // Rate limits how often a tool is called.

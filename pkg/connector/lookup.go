@@ -90,8 +90,8 @@ func (l *looker) Lookup(ctx context.Context, call *Call) (found envelope.Lookup)
 			found = undecided
 		}
 	}()
-	args, err := decodeArgs(call.Args)
-	if err != nil {
+	args, ok := call.values()
+	if !ok {
 		return undecided
 	}
 	if _, ok := l.transport.CheckArgs(args); !ok {

@@ -49,12 +49,12 @@ func Typed[In, Out any](name string, effect envelope.Effect, fn func(ctx context
 	if err != nil {
 		return nil, err
 	}
-	fits := tool.CheckArgs
-	tool.CheckArgs = func(args json.RawMessage) (string, bool) {
+	fits := tool.Fits
+	tool.Fits = func(args *strictjson.Args) (string, bool) {
 		if field, ok := fits(args); !ok {
 			return field, false
 		}
-		_, err := decodeTyped[In](args)
+		_, err := decodeTyped[In](args.Text())
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
 			return Pointer(strings.Split(wrong.Field, ".")...), false
 		}

@@ -55,7 +55,12 @@ type JobStep struct {
 	Tool     string          `json:"tool"`
 	Args     json.RawMessage `json:"args,omitempty"`
 	Optional bool            `json:"optional,omitempty"`
+
+	checked *strictjson.Args
 }
+
+// Checked is for the runtime: the args as ParseJob checked them, nil of a step that it has not read.
+func (s *JobStep) Checked() *strictjson.Args { return s.checked }
 
 // ValidID reports whether s is an identifier of contract §1, [A-Za-z0-9][A-Za-z0-9_-]{0,63}: one subject token without
 // wildcards.
@@ -300,7 +305,7 @@ func (j *Job) steps(v json.RawMessage) *JobError {
 					bad = jobError("/optional", wrongType)
 				}
 			case "args":
-				s.Args = strictjson.Compact(v)
+				s.checked = strictjson.CheckedArgs(v)
 			}
 			if bad != nil {
 				bad.Field = "/steps/" + strconv.Itoa(i) + bad.Field
@@ -340,9 +345,10 @@ func (j *Job) check(id ID) *JobError {
 	for i := range j.Steps {
 		s := &j.Steps[i]
 		at := func(f string) string { return "/steps/" + strconv.Itoa(i) + "/" + f }
-		if len(s.Args) == 0 || string(s.Args) == "null" {
-			s.Args = json.RawMessage("{}")
+		if s.checked == nil || string(s.checked.Text()) == "null" {
+			s.checked = strictjson.CheckedArgs([]byte("{}"))
 		}
+		s.Args = s.checked.Text()
 		switch {
 		case !ValidID(s.Step):
 			return jobError(at("step"), "is not an identifier")
@@ -352,7 +358,7 @@ func (j *Job) check(id ID) *JobError {
 			return jobError(at("tool"), "is not a tool name")
 		case s.Args[0] != '{':
 			return jobError(at("args"), "is not an object")
-		case strictjson.Depth(s.Args) > MaxArgsDepth:
+		case s.checked.Depth() > MaxArgsDepth:
 			return jobError(at("args"), "is nested deeper than %d", MaxArgsDepth)
 		}
 		seen[s.Step] = true

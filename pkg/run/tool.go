@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -24,8 +25,8 @@ type Tool struct {
 
 	// Allowed says whether this tenant and actor may use the tool.
 	Allowed func(tenant, actor string) bool
-	// CheckArgs validates resolved args; on failure it returns the JSON Pointer of the first offending place and false.
-	CheckArgs func(args json.RawMessage) (field string, ok bool)
+	// Fits validates resolved args; on failure it returns the JSON Pointer of the first offending place and false.
+	Fits func(args *strictjson.Args) (field string, ok bool)
 	// CheckResult validates a result that a person or a program reported.
 	CheckResult func(result json.RawMessage) bool
 }
