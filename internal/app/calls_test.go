@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentrun/executor/internal/config"
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/internal/trace"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/connector"
@@ -16,11 +17,14 @@ import (
 	"github.com/agentrun/executor/pkg/run"
 )
 
-// given is a tool that does nothing and keeps the traceparent that it was given.
-type given struct{ traceparent string }
+// given is a tool that does nothing and keeps the traceparent and the args that it was given.
+type given struct {
+	traceparent string
+	args        *strictjson.Args
+}
 
 func (g *given) Call(_ context.Context, c *connector.Call) envelope.Reply {
-	g.traceparent = c.Traceparent
+	g.traceparent, g.args = c.Traceparent, c.Checked
 	return envelope.Reply{OK: true}
 }
 
@@ -33,7 +37,7 @@ func TestNoTracesCostNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	tools := newLive(&Toolbox{File: &config.File{}, Registry: registry})
-	d := &engine.Dispatch{Tool: "t", Step: "a", Ref: "acme/r/a", Effect: envelope.Write, Attempt: 1}
+	d := &engine.Dispatch{Tool: "t", Step: "a", Ref: "acme/r/a", Effect: envelope.Write, Attempt: 1, Args: strictjson.CheckedArgs([]byte(`{"n":1}`))}
 	info := worker.CallInfo{ID: run.ID{Tenant: "acme", Run: "r"}, Trace: "as it came"}
 	call := func() { tools.Call(context.Background(), d, info) }
 	if n := testing.AllocsPerRun(100, call); n > 1 {
@@ -41,6 +45,9 @@ func TestNoTracesCostNothing(t *testing.T) {
 	}
 	if tool.traceparent != "as it came" {
 		t.Errorf("the tool was given %q", tool.traceparent)
+	}
+	if tool.args != d.Args {
+		t.Error("the tool is left to check its args again")
 	}
 	spans := tracetest.NewInMemoryExporter()
 	tools.tracer = trace.New(nil, sdk.NewSimpleSpanProcessor(spans))

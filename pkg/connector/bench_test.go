@@ -23,15 +23,16 @@ func BenchmarkGoTool(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	call := &Call{OperationRef: "acme/r/s", IdempotencyKey: "acme/r/s", Args: json.RawMessage(`{"invoice_id":"inv_7","amount_minor":500}`)}
+	args := json.RawMessage(`{"invoice_id":"inv_7","amount_minor":500}`)
 	ctx, cancel := context.WithTimeout(b.Context(), TimeoutDefault) // the runtime gives every call a deadline
 	defer cancel()
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, ok := tool.CheckArgs(call.Args); !ok {
+		checked := strictjson.CheckedArgs(args)
+		if _, ok := tool.Fits(checked); !ok {
 			b.Fatal("args")
 		}
-		if got := tool.Caller.Call(ctx, call); !got.OK {
+		if got := tool.Caller.Call(ctx, &Call{OperationRef: "acme/r/s", IdempotencyKey: "acme/r/s", Args: args, Checked: checked}); !got.OK {
 			b.Fatal(got)
 		}
 	}
@@ -74,5 +75,9 @@ func TestCheckedArgsAreDecodedOnce(t *testing.T) {
 	reply := tool.Caller.Call(t.Context(), &Call{OperationRef: "acme/r/s", Args: args.Text(), Checked: args})
 	if !reply.OK || string(reply.Result) != `{"n":1.50}` || reflect.ValueOf(got).Pointer() != reflect.ValueOf(want).Pointer() {
 		t.Errorf("%+v, values %v", reply, got)
+	}
+	tool.Caller.Call(t.Context(), &Call{OperationRef: "acme/r/s", Args: json.RawMessage(`{"n":2}`), Checked: args})
+	if got["n"] != json.Number("2") {
+		t.Errorf("who calls with other args is given %v", got)
 	}
 }

@@ -3,6 +3,7 @@
 package connector
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -28,9 +29,10 @@ type Call struct {
 	Last func() error
 }
 
-// values are the args decoded: a JSON object, which all who read it share.
+// values are the args decoded: a JSON object, which all who read it share. Who calls a tool with other args than it was called
+// with itself may have left the checked ones as they were: they count only while they are the same.
 func (c *Call) values() (map[string]any, bool) {
-	if c.Checked != nil || len(c.Args) == 0 {
+	if bytes.Equal(c.Args, c.Checked.Text()) {
 		return c.Checked.Values()
 	}
 	args, _ := strictjson.ParseArgs(c.Args, strictjson.Bounds{})
