@@ -8,6 +8,7 @@ import (
 
 	"github.com/invopop/jsonschema"
 
+	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -16,6 +17,7 @@ import (
 var (
 	timeType    = reflect.TypeFor[envelope.Time]()
 	rawType     = reflect.TypeFor[json.RawMessage]()
+	argsType    = reflect.TypeFor[strictjson.Args]()
 	codeType    = reflect.TypeFor[envelope.Code]()
 	detailsType = reflect.TypeFor[envelope.Details]()
 	requestType = reflect.TypeFor[budget.Request]()
@@ -27,7 +29,7 @@ func (s *sources) mapType(t reflect.Type) *jsonschema.Schema {
 	switch t {
 	case timeType:
 		return &jsonschema.Schema{Type: "string", Format: "date-time"}
-	case rawType:
+	case rawType, argsType:
 		return &jsonschema.Schema{}
 	case codeType:
 		return &jsonschema.Schema{Type: "string", Pattern: envelope.CodePattern}
