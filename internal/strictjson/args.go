@@ -46,7 +46,12 @@ func (a *Args) UnmarshalJSON(data []byte) error {
 }
 
 // MarshalJSON writes the text.
-func (a *Args) MarshalJSON() ([]byte, error) { return a.text, nil }
+func (a *Args) MarshalJSON() ([]byte, error) {
+	if len(a.text) == 0 {
+		return []byte("null"), nil
+	}
+	return a.text, nil
+}
 
 // Text is the compact text, nil for args that are not there.
 func (a *Args) Text() json.RawMessage {
