@@ -96,14 +96,14 @@ func TestAssignedAlert(t *testing.T) {
 	d := held(t)
 	_, err := d.assign(d.by("alice"), "billing")
 	d.refused("", err)
-	if a := d.r.BuildLetter().Assigned(d.now); a.Owner != "billing" || a.Severity != deadletter.Page || a.RunID == "" {
+	if a := engine.Assigned(d.r.BuildLetter(), d.now); a.Owner != "billing" || a.Severity != deadletter.Page || a.RunID == "" {
 		t.Errorf("%+v", a)
 	}
 	l := deadletter.Letter{Summary: deadletter.Summary{Tenant: "t", RunID: "r", Owner: "o", ReasonCode: "not_found"}}
-	if _, own := l.Alert(d.now); own {
+	if _, own := engine.AlertOf(&l, d.now); own {
 		t.Fatal("this reason raises one")
 	}
-	if a := l.Assigned(d.now); a.Severity != deadletter.Ticket || a.Owner != "o" || a.RunID != "r" || a.Summary == "" {
+	if a := engine.Assigned(&l, d.now); a.Severity != deadletter.Ticket || a.Owner != "o" || a.RunID != "r" || a.Summary == "" {
 		t.Errorf("%+v", a)
 	}
 }

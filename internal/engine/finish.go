@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -273,7 +272,7 @@ func (r *Run) end(e End) {
 	}
 }
 
-func (r *Run) letterID() string { return deadletter.ID(r.Tenant, r.RunID, r.Episode) }
+func (r *Run) letterID() string { return letterID(r.ID(), r.Episode) }
 
 // letterOwner is the owner of the failed step's tool, else the run's.
 func (r *Run) letterOwner() string {

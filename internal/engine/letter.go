@@ -5,13 +5,12 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/pkg/deadletter"
-	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
 
 // situation is what the rules about a letter's actions look at.
-func (r *Run) situation() deadletter.Situation {
-	return deadletter.Situation{
+func (r *Run) situation() situation {
+	return situation{
 		ReasonCode: r.End.Row.ReasonCode, Readable: r.Invalid == nil, Replays: r.Replays, Open: r.letterOpen(), Evidence: r.letterEvidence(),
 	}
 }
@@ -25,7 +24,7 @@ func (r *Run) BuildLetter() *deadletter.Letter {
 		Owner: r.Letter.Owner, Actor: r.Actor, Intent: r.Intent, Outcome: e.Outcome, ReasonCode: e.Row.ReasonCode, Code: e.Row.Code,
 		FailureClass: e.Row.Category, CommitState: e.Row.CommitState, NextAction: e.Row.NextAction, SafeDetails: e.Details,
 		CompletedEffects: r.completed(len(r.Effects)), RemainingSteps: r.remaining(nil), Open: r.letterOpen(), Evidence: r.letterEvidence(),
-		Replays: r.Replays, Budget: deadletter.BudgetOf(r.Budget), Spent: *r.Spent.Outcome(time.Duration(r.elapsed(e.At)) * time.Millisecond),
+		Replays: r.Replays, Budget: budgetOf(r.Budget), Spent: *r.Spent.Outcome(time.Duration(r.elapsed(e.At)) * time.Millisecond),
 		CreatedAt: r.Letter.At, AssignedAt: r.Letter.Assigned,
 	}}
 	if c := r.Letter.Claim; c != nil {
@@ -39,8 +38,8 @@ func (r *Run) BuildLetter() *deadletter.Letter {
 		l.Request = r.shown(s)
 	}
 	l.Attempts = r.attemptsOf()
-	l.AllowedActions = deadletter.Actions(r.situation()).Actions
-	l.Trim(within(deadletter.MaxBytes, r.messageMax))
+	l.AllowedActions = actionsOf(r.situation()).Actions
+	trimLetter(l, within(deadletter.MaxBytes, r.messageMax))
 	return l
 }
 
@@ -104,14 +103,6 @@ func (r *Run) attemptsOf() []deadletter.Attempt {
 	return out
 }
 
-// Alert is the alert that the run's end raises by itself, or false.
-func (r *Run) Alert() (deadletter.Alert, bool) {
-	if r.End == nil || r.End.Outcome == envelope.OK || r.Letter == nil {
-		return deadletter.Alert{}, false
-	}
-	return r.BuildLetter().Alert(r.End.At)
-}
-
 // AlarmsOwed are the alerts that the record owes besides those that follow from its end.
 func (r *Run) AlarmsOwed() []Alarm {
 	return append([]Alarm(nil), r.Alarms[min(r.AlarmsPub, len(r.Alarms)):]...)
@@ -124,7 +115,7 @@ func (r *Run) AlarmPublished(n int) { r.AlarmsPub = max(r.AlarmsPub, n) }
 func (r *Run) AlarmAlert(a Alarm) deadletter.Alert {
 	out := deadletter.Alert{
 		Schema: deadletter.AlertSchema, Tenant: r.Tenant, Owner: r.Owner, ReasonCode: a.Reason, Severity: deadletter.Page, RunID: r.RunID,
-		Workflow: r.Workflow, Count: 1, FirstAt: a.At, At: a.At, Summary: deadletter.SummaryOf(a.Reason),
+		Workflow: r.Workflow, Count: 1, FirstAt: a.At, At: a.At, Summary: SummaryOf(a.Reason),
 	}
 	if s := r.Step(a.Step); s != nil {
 		out.Tool = s.Tool

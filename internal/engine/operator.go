@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/strictjson"
-	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -60,8 +59,8 @@ func (r *Run) admit(kind string, c Call) (first *Answer, err *Refusal) {
 	if !open {
 		return nil, refusal(run.NotFound, "the dead letter of run %s is settled", r.RunID)
 	}
-	if cl := r.Letter.Claim; cl != nil && cl.By != c.By && cl.Until > c.At {
-		return nil, refusal(run.Claimed, "the dead letter is claimed by %s until %s", cl.By, cl.Until)
+	if cl := r.Letter.Claim; cl.heldAgainst(c.By, c.At) {
+		return nil, refusal(run.Claimed, claimedUntil, cl.By, cl.Until)
 	}
 	if c.Letter != "" && c.Letter != r.Letter.ID {
 		return nil, refusal(run.Conflict, "the open dead letter is %s", r.Letter.ID)
@@ -97,6 +96,13 @@ func (r *Run) reopen(now run.Time) {
 	r.Losses = 0
 }
 
+const claimedUntil = "the dead letter is claimed by %s until %s"
+
+// heldAgainst reports whether the claim keeps this person from acting at this time. A nil claim keeps nobody.
+func (c *Claim) heldAgainst(by string, now run.Time) bool {
+	return c != nil && c.By != by && now < c.Until
+}
+
 // ClaimLetter keeps other operators out until a time.
 func (r *Run) ClaimLetter(by string, until, now run.Time) *Refusal {
 	switch {
@@ -104,8 +110,8 @@ func (r *Run) ClaimLetter(by string, until, now run.Time) *Refusal {
 		return refusal(run.BadRequest, "by is missing")
 	case r.Letter == nil || !r.Letter.Open:
 		return refusal(run.NotFound, "run %s has no open dead letter", r.RunID)
-	case r.Letter.Claim != nil && r.Letter.Claim.By != by && r.Letter.Claim.Until > now:
-		return refusal(run.Claimed, "the dead letter is claimed by %s until %s", r.Letter.Claim.By, r.Letter.Claim.Until)
+	case r.Letter.Claim.heldAgainst(by, now):
+		return refusal(run.Claimed, claimedUntil, r.Letter.Claim.By, r.Letter.Claim.Until)
 	}
 	r.Letter.Claim = &Claim{By: by, Until: until}
 	r.note(Event{At: now, Kind: EventClaim, By: by})
@@ -149,7 +155,7 @@ func (s *Step) commitState() envelope.CommitState {
 
 // resolvable: a person may say what became of this step; or only with which result it was done.
 func (r *Run) resolvable(s *Step) (may, resultOnly bool) {
-	for _, v := range deadletter.Actions(r.situation()).Resolve {
+	for _, v := range actionsOf(r.situation()).Resolve {
 		if v.Step == s.Name {
 			return true, v.ResultOnly
 		}

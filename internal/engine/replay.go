@@ -84,7 +84,7 @@ func (r *Run) unstop(by *Step) {
 
 // mayReplay is the rule of contract §7 for replay, with the sentence that says why not.
 func (r *Run) mayReplay(limits budget.Limits) *Refusal {
-	if !deadletter.Actions(r.situation()).Allows(deadletter.Replay) {
+	if !actionsOf(r.situation()).allows(deadletter.Replay) {
 		switch {
 		case r.Invalid != nil:
 			return refusal(run.NotAllowed, "the job cannot be read; it can only be discarded")
@@ -95,7 +95,7 @@ func (r *Run) mayReplay(limits budget.Limits) *Refusal {
 	}
 	code := r.End.Row.Code
 	calls := code == envelope.CodeToolCallsExhausted && r.Spent.ToolCalls >= limits.MaxToolCalls
-	if deadletter.NeedsBudget(code) && (calls || budget.Over(r.Spent, limits) != "") {
+	if needsBudget(code) && (calls || budget.Over(r.Spent, limits) != "") {
 		return refusal(run.NotAllowed, "the run has used up its budget (%s); replay needs add_budget", r.End.Row.ReasonCode)
 	}
 	return nil

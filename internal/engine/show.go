@@ -3,7 +3,6 @@ package engine
 import (
 	"time"
 
-	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -47,7 +46,7 @@ func (r *Run) View(now run.Time) *run.View {
 	}
 	v := &run.View{
 		Tenant: r.Tenant, RunID: r.RunID, Workflow: r.Workflow, Owner: r.Owner, Actor: r.Actor, State: r.State(),
-		Episode: r.Episode, More: r.More, Steps: []run.StepView{}, Budget: deadletter.BudgetOf(r.Budget),
+		Episode: r.Episode, More: r.More, Steps: []run.StepView{}, Budget: budgetOf(r.Budget),
 		Spent:            r.Spent.Outcome(time.Duration(r.elapsed(now)) * time.Millisecond),
 		CompletedEffects: r.completed(len(r.Effects)), History: []run.HistoryView{}, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, Deadline: r.Deadline,
 	}

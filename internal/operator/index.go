@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 
@@ -222,7 +223,7 @@ func newLetter(c port.Letter) *letter {
 	if json.Unmarshal(c.Data, &whole) != nil {
 		return nil
 	}
-	short := whole.Short()
+	short := engine.Summarize(&whole)
 	short.Claim = nil
 	summary, err := strictjson.Marshal(short)
 	if err != nil {
@@ -231,6 +232,6 @@ func newLetter(c port.Letter) *letter {
 	return &letter{
 		id: c.ID, owner: c.Owner, seq: c.Seq, letterID: whole.ID, episode: episodeOf(whole.ID), summary: summary, claim: whole.Claim,
 		unowned: whole.Owner == "", reason: whole.ReasonCode, tool: whole.Tool, at: whole.CreatedAt, assigned: whole.AssignedAt,
-		replayable: (deadletter.Allowed{Actions: whole.AllowedActions}).Allows(deadletter.Replay),
+		replayable: slices.Contains(whole.AllowedActions, deadletter.Replay),
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
-	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -26,12 +25,12 @@ func (a *alerted) PutAlert(context.Context, string, string, string, []byte, stri
 
 // A letter that was claimed before the reconciler came to it is one of a burst all the same.
 func TestClaimedLettersCountForABurst(t *testing.T) {
-	for _, claimed := range []int{0, 1, deadletter.BurstRuns} {
+	for _, claimed := range []int{0, 1, engine.BurstRuns} {
 		store := &alerted{}
 		rc := watching()
 		rc.Records = &record.Records{Store: store, Clock: exact{}}
 		now := envelope.TimeOf(time.Now())
-		for i := range deadletter.BurstRuns {
+		for i := range engine.BurstRuns {
 			id := run.ID{Tenant: "t", Run: string(rune('a' + i))}
 			r := engine.Create(id, engine.Message{Seq: uint64(i + 1), Time: now, Queue: "default", Data: []byte(`{}`)}, engine.Defaults{Owner: "o", Workflow: "w", Actor: "a"}, now)
 			if r.End == nil || r.End.Outcome != envelope.Fatal || r.Letter == nil {
@@ -48,7 +47,7 @@ func TestClaimedLettersCountForABurst(t *testing.T) {
 			}
 		}
 		if store.n != 1 {
-			t.Errorf("%d of %d letters were claimed: %d alerts", claimed, deadletter.BurstRuns, store.n)
+			t.Errorf("%d of %d letters were claimed: %d alerts", claimed, engine.BurstRuns, store.n)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -35,7 +36,7 @@ func (b *bursts) add(l *deadletter.Letter, now envelope.Time) (a deadletter.Aler
 		w = &burst{}
 		b.seen[key] = w
 	}
-	from := now.Add(-deadletter.BurstWindow)
+	from := now.Add(-engine.BurstWindow)
 	for len(w.at) > 0 && w.at[0] < from {
 		w.at = w.at[1:]
 	}
@@ -43,10 +44,10 @@ func (b *bursts) add(l *deadletter.Letter, now envelope.Time) (a deadletter.Aler
 	if len(w.at) > 100 {
 		w.at = w.at[1:]
 	}
-	if len(w.at) < deadletter.BurstRuns || w.told > from {
+	if len(w.at) < engine.BurstRuns || w.told > from {
 		return deadletter.Alert{}, "", false
 	}
 	w.told = now
 	id = fmt.Sprintf("%s/%s/burst/%d", l.Tenant, l.ReasonCode, now)
-	return deadletter.Burst(l.Tenant, l.Owner, l.ReasonCode, len(w.at), w.at[0], now), id, true
+	return engine.Burst(l.Tenant, l.Owner, l.ReasonCode, len(w.at), w.at[0], now), id, true
 }

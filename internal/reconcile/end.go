@@ -82,9 +82,9 @@ func (rc *Reconciler) alert(ctx context.Context, h *record.Handle) error {
 	letter := r.BuildLetter()
 	a, id, ok := deadletter.Alert{}, letter.ID, true
 	if at := r.Letter.Assigned; at != 0 {
-		a, id = letter.Assigned(now), fmt.Sprintf("%s/assigned/%d", letter.ID, at)
+		a, id = engine.Assigned(letter, now), fmt.Sprintf("%s/assigned/%d", letter.ID, at)
 	} else {
-		a, ok = letter.Alert(now)
+		a, ok = engine.AlertOf(letter, now)
 	}
 	if ok {
 		if r.Letter.Claim != nil {
@@ -119,7 +119,7 @@ func (rc *Reconciler) watchDeadline(r *engine.Run, due envelope.Time) {
 	}
 	a := deadletter.Alert{
 		Schema: deadletter.AlertSchema, Tenant: id.Tenant, Owner: r.Owner, ReasonCode: deadletter.ReasonOverdue, Severity: deadletter.Page,
-		RunID: id.Run, Workflow: r.Workflow, Count: 1, FirstAt: due, At: due, Summary: deadletter.SummaryOf(deadletter.ReasonOverdue),
+		RunID: id.Run, Workflow: r.Workflow, Count: 1, FirstAt: due, At: due, Summary: engine.SummaryOf(deadletter.ReasonOverdue),
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -75,7 +76,7 @@ func both(read, write string) string {
 
 // alert is the severity of a code that ends a run. A retry and a lookup end nothing.
 func alert(r envelope.Row) string {
-	if s := deadletter.SeverityOf(r.ReasonCode); s != deadletter.None && r.Outcome.Terminal() {
+	if s := engine.SeverityOf(r.ReasonCode); s != deadletter.None && r.Outcome.Terminal() {
 		return string(s)
 	}
 	return ""

@@ -81,9 +81,10 @@ func TestThePrintedReplay(t *testing.T) {
 		{envelope.CodeTimeExhausted, `--letter acme/r/1 --reason`},
 		{envelope.CodeReferenceUnresolved, `--letter acme/r/1 --args '{…}' --reason`},
 	} {
+		two := int64(2)
 		l := &deadletter.Letter{Summary: deadletter.Summary{
 			ID: "acme/r/1", Tenant: "acme", RunID: "r", Code: c.code, AllowedActions: []deadletter.Action{deadletter.Replay},
-			Budget: deadletter.BudgetOf(budget.Limits{MaxToolCalls: 2}), Spent: envelope.Spent{ToolCalls: 2}, RemainingSteps: []string{"b"},
+			Budget: budget.Request{MaxToolCalls: &two}, Spent: envelope.Spent{ToolCalls: 2}, RemainingSteps: []string{"b"},
 		}}
 		var b bytes.Buffer
 		p := newPrinter(&b, false, env())

@@ -86,7 +86,7 @@ func TestAnEffectWhoseRunIsForgottenRaisesAnAlert(t *testing.T) {
 		at := envelope.TimeOf(time.Now())
 		want := deadletter.Alert{
 			Schema: deadletter.AlertSchema, Tenant: "acme", Owner: "finance", ReasonCode: "effect_without_run", Severity: deadletter.Page,
-			RunID: "r", Workflow: "w", Tool: "billing", Count: 1, FirstAt: got.FirstAt, At: at, Summary: deadletter.SummaryOf(deadletter.ReasonForgotten),
+			RunID: "r", Workflow: "w", Tool: "billing", Count: 1, FirstAt: got.FirstAt, At: at, Summary: engine.SummaryOf(deadletter.ReasonForgotten),
 		}
 		if got.At = at; got != want {
 			t.Errorf("%+v", got)

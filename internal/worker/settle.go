@@ -21,7 +21,7 @@ func invalidID(d *port.Delivery) run.ID {
 	if !run.ValidID(tenant) {
 		tenant = port.InvalidTenant
 	}
-	return run.ID{Tenant: tenant, Run: deadletter.InvalidRunID(d.Subject, d.Data)}
+	return run.ID{Tenant: tenant, Run: engine.InvalidRunID(d.Subject, d.Data)}
 }
 
 // Settle brings what the journal knows into the records before anything is pulled: effects as evidence, intents without an
@@ -130,8 +130,8 @@ func (w *Worker) forgotten(ctx context.Context, id run.ID, facts []engine.Fact) 
 		d, at := w.Defaults(), w.Records.Now()
 		a := deadletter.Alert{
 			Schema: deadletter.AlertSchema, Tenant: id.Tenant, Owner: cmp.Or(f.Intent.Owner, d.Owner), ReasonCode: deadletter.ReasonForgotten,
-			Severity: deadletter.SeverityOf(deadletter.ReasonForgotten), RunID: id.Run, Workflow: cmp.Or(f.Intent.Workflow, d.Workflow),
-			Tool: f.Intent.Tool, Count: 1, FirstAt: f.Effect.At, At: at, Summary: deadletter.SummaryOf(deadletter.ReasonForgotten),
+			Severity: engine.SeverityOf(deadletter.ReasonForgotten), RunID: id.Run, Workflow: cmp.Or(f.Intent.Workflow, d.Workflow),
+			Tool: f.Intent.Tool, Count: 1, FirstAt: f.Effect.At, At: at, Summary: engine.SummaryOf(deadletter.ReasonForgotten),
 		}
 		if err := w.Records.Alert(ctx, a, id.Tenant+"/"+id.Run+"/forgotten/"+string(f.Intent.Dispatch)); err != nil {
 			return err

@@ -1,22 +1,23 @@
-package deadletter
+package engine
 
 import (
 	"encoding/json"
 	"strings"
 	"testing"
 
+	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
 // Contract §8, for every reason a run can end with.
 func TestSeverity(t *testing.T) {
-	want := map[string]Severity{
-		"external_outcome_unknown": Page, "external_outcome_disputed": Page, "attempt_budget_exhausted": Page,
-		"not_authorized": Page, "provider_denied": Page, "poison_job": Page, "run_overdue": Page, "effect_without_run": Page,
-		"turn_budget_exhausted": Ticket, "tool_call_budget_exhausted": Ticket, "elapsed_budget_exhausted": Ticket,
-		"input_token_budget_exhausted": Ticket, "output_token_budget_exhausted": Ticket, "cost_budget_exhausted": Ticket,
+	want := map[string]deadletter.Severity{
+		"external_outcome_unknown": deadletter.Page, "external_outcome_disputed": deadletter.Page, "attempt_budget_exhausted": deadletter.Page,
+		"not_authorized": deadletter.Page, "provider_denied": deadletter.Page, "poison_job": deadletter.Page, "run_overdue": deadletter.Page, "effect_without_run": deadletter.Page,
+		"turn_budget_exhausted": deadletter.Ticket, "tool_call_budget_exhausted": deadletter.Ticket, "elapsed_budget_exhausted": deadletter.Ticket,
+		"input_token_budget_exhausted": deadletter.Ticket, "output_token_budget_exhausted": deadletter.Ticket, "cost_budget_exhausted": deadletter.Ticket,
 	}
-	reasons := []string{ReasonOverdue, ReasonForgotten, "invoice_already_paid", ""}
+	reasons := []string{deadletter.ReasonOverdue, deadletter.ReasonForgotten, "invoice_already_paid", ""}
 	for _, row := range envelope.Codes() {
 		reasons = append(reasons, row.ReasonCode)
 	}
@@ -35,7 +36,7 @@ func TestSeverity(t *testing.T) {
 			t.Errorf("no code has the reason %q", reason)
 		}
 	}
-	for reason := range rules {
+	for reason := range alerts {
 		if _, ok := want[reason]; !ok {
 			t.Errorf("an alert for %q that the contract does not name", reason)
 		}
@@ -44,7 +45,7 @@ func TestSeverity(t *testing.T) {
 
 func TestLetterAlert(t *testing.T) {
 	l := sample()
-	a, ok := l.Alert(at)
+	a, ok := AlertOf(&l, at)
 	if !ok {
 		t.Fatal("no alert for an unknown write")
 	}
@@ -60,32 +61,24 @@ func TestLetterAlert(t *testing.T) {
 		name   string
 		reason string
 		commit envelope.CommitState
-		want   Severity
+		want   deadletter.Severity
 	}{
-		{"a ticket", "cost_budget_exhausted", envelope.NotCommitted, Ticket},
-		{"an unknown write beside a budget", "cost_budget_exhausted", envelope.Unknown, Page},
-		{"an unknown write beside a refusal", "invalid_input", envelope.Unknown, Page},
-		{"an approval", ReasonApprovalRequired, envelope.NotCommitted, None},
-		{"a code of the config", "invoice_already_paid", envelope.NotCommitted, None},
-		{"a job that cannot be read", ReasonInvalidJob, envelope.NotCommitted, None},
+		{"a ticket", "cost_budget_exhausted", envelope.NotCommitted, deadletter.Ticket},
+		{"an unknown write beside a budget", "cost_budget_exhausted", envelope.Unknown, deadletter.Page},
+		{"an unknown write beside a refusal", "invalid_input", envelope.Unknown, deadletter.Page},
+		{"an approval", deadletter.ReasonApprovalRequired, envelope.NotCommitted, deadletter.None},
+		{"a code of the config", "invoice_already_paid", envelope.NotCommitted, deadletter.None},
+		{"a job that cannot be read", deadletter.ReasonInvalidJob, envelope.NotCommitted, deadletter.None},
 	}
 	for _, tt := range tests {
 		l.ReasonCode, l.Open[0].CommitState = tt.reason, tt.commit
-		a, ok := l.Alert(at)
-		if ok != (tt.want != None) || a.Severity != tt.want {
+		a, ok := AlertOf(&l, at)
+		if ok != (tt.want != deadletter.None) || a.Severity != tt.want {
 			t.Errorf("%s: %v, %q, want %q", tt.name, ok, a.Severity, tt.want)
 		}
 		if ok && a.ReasonCode != tt.reason {
 			t.Errorf("%s: the reason became %s", tt.name, a.ReasonCode)
 		}
-	}
-}
-
-func TestDisputed(t *testing.T) {
-	l := sample()
-	l.ReasonCode = "provider_denied"
-	if a := l.Disputed(at); a.Severity != Page || a.ReasonCode != "external_outcome_disputed" || a.RunID != l.RunID || a.Count != 1 {
-		t.Errorf("%+v", a)
 	}
 }
 

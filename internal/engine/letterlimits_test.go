@@ -1,4 +1,4 @@
-package deadletter
+package engine
 
 import (
 	"bytes"
@@ -9,30 +9,32 @@ import (
 
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/budget"
+	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
+	"github.com/agentrun/executor/pkg/run"
 )
 
 var at = envelope.TimeOf(time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC))
 
-func sample() Letter {
+func sample() deadletter.Letter {
 	const ref = "acme/run_1042/apply_credit"
-	return Letter{
-		Summary: Summary{
-			Schema: Schema, ID: ID("acme", "run_1042", 1), Tenant: "acme", RunID: "run_1042", Workflow: "resolve_billing_case",
+	return deadletter.Letter{
+		Summary: deadletter.Summary{
+			Schema: deadletter.Schema, ID: letterID(run.ID{Tenant: "acme", Run: "run_1042"}, 1), Tenant: "acme", RunID: "run_1042", Workflow: "resolve_billing_case",
 			Owner: "billing-oncall", Actor: "agent:support", Intent: "Apply the credit", Outcome: envelope.NeedsHuman,
 			ReasonCode: "external_outcome_unknown", Code: envelope.CodeVerificationUnavailable, FailureClass: envelope.Dependency,
 			CommitState: envelope.Unknown, NextAction: envelope.Escalate, Step: "apply_credit", Tool: "apply_credit", OperationRef: ref,
 			RemainingSteps: []string{"draft_reply"},
-			Open:           []Open{{Step: "apply_credit", OperationRef: ref, Attempt: 1, ReasonCode: "external_outcome_unknown", CommitState: envelope.Unknown}},
-			AllowedActions: []Action{Resolve, Discard},
-			Budget:         BudgetOf(budget.Limits{MaxTurns: 12, MaxElapsedMillis: 45_500}),
+			Open:           []deadletter.Open{{Step: "apply_credit", OperationRef: ref, Attempt: 1, ReasonCode: "external_outcome_unknown", CommitState: envelope.Unknown}},
+			AllowedActions: []deadletter.Action{deadletter.Resolve, deadletter.Discard},
+			Budget:         budgetOf(budget.Limits{MaxTurns: 12, MaxElapsedMillis: 45_500}),
 			Spent:          envelope.Spent{Turns: 1, ElapsedSeconds: 3.2},
-			CreatedAt:      at, Claim: &Claim{By: "alice", Until: at.Add(time.Minute)},
+			CreatedAt:      at, Claim: &deadletter.Claim{By: "alice", Until: at.Add(time.Minute)},
 		},
 		Request: json.RawMessage(`{"invoice_id":"inv_7","amount_minor":500}`),
-		Attempts: []Attempt{
-			{Step: "apply_credit", Attempt: 1, Kind: Dispatch, Worker: "w1", StartedAt: at, EndedAt: at, Code: envelope.CodeOutcomeUnknown, CommitState: envelope.Unknown},
-			{Step: "apply_credit", Attempt: 1, Kind: Verify, Worker: "reconciler-1", StartedAt: at, EndedAt: at, Code: envelope.CodeVerificationUnavailable},
+		Attempts: []deadletter.Attempt{
+			{Step: "apply_credit", Attempt: 1, Kind: deadletter.Dispatch, Worker: "w1", StartedAt: at, EndedAt: at, Code: envelope.CodeOutcomeUnknown, CommitState: envelope.Unknown},
+			{Step: "apply_credit", Attempt: 1, Kind: deadletter.Verify, Worker: "reconciler-1", StartedAt: at, EndedAt: at, Code: envelope.CodeVerificationUnavailable},
 		},
 	}
 }
@@ -40,7 +42,7 @@ func sample() Letter {
 // The names of contract §7, in one place: a letter is read by programs of other people.
 func TestLetterJSON(t *testing.T) {
 	l := sample()
-	l.Trim(MaxBytes)
+	trimLetter(&l, deadletter.MaxBytes)
 	got, err := strictjson.Marshal(l)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +62,7 @@ func TestLetterJSON(t *testing.T) {
 	if want = strings.ReplaceAll(want, "\n", ""); string(got) != want {
 		t.Errorf("\n got %s\nwant %s", got, want)
 	}
-	var back Letter
+	var back deadletter.Letter
 	if err := json.Unmarshal(got, &back); err != nil {
 		t.Fatal(err)
 	}
@@ -72,8 +74,8 @@ func TestLetterJSON(t *testing.T) {
 func TestSummaryJSON(t *testing.T) {
 	l := sample()
 	l.Open[0].Args, l.Open[0].ArgsDigest = json.RawMessage(`{"a":1}`), "d"
-	l.SetRaw([]byte("x"))
-	data, err := json.Marshal(l.Short())
+	l.Raw, l.RawSize = []byte("x"), 1
+	data, err := json.Marshal(Summarize(&l))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,9 +96,9 @@ func TestSummaryJSON(t *testing.T) {
 
 // An unreadable job has no request, and its lists are there and empty.
 func TestInvalidJobJSON(t *testing.T) {
-	l := Letter{Summary: Summary{Schema: Schema, ReasonCode: ReasonInvalidJob}}
-	l.SetRaw([]byte("\xff{"))
-	l.Trim(MaxBytes)
+	l := deadletter.Letter{Summary: deadletter.Summary{Schema: deadletter.Schema, ReasonCode: deadletter.ReasonInvalidJob}}
+	l.Raw, l.RawSize = []byte("\xff{"), 2
+	trimLetter(&l, deadletter.MaxBytes)
 	data, err := json.Marshal(l)
 	if err != nil {
 		t.Fatal(err)
@@ -113,25 +115,12 @@ func TestInvalidJobJSON(t *testing.T) {
 	}
 }
 
-func TestSetRaw(t *testing.T) {
-	payload := bytes.Repeat([]byte("x"), MaxRawBytes+1)
-	var l Letter
-	l.SetRaw(payload)
-	if len(l.Raw) != MaxRawBytes || l.RawSize != MaxRawBytes+1 {
-		t.Errorf("%d of %d", len(l.Raw), l.RawSize)
-	}
-	payload[0] = 'y'
-	if l.Raw[0] != 'x' {
-		t.Error("the letter shares the payload's memory")
-	}
-}
-
 func text(n int) json.RawMessage {
 	return json.RawMessage(`"` + strings.Repeat("a", n-2) + `"`)
 }
 
 func TestTrimArgs(t *testing.T) {
-	const half = MaxArgsBytes / 2
+	const half = deadletter.MaxArgsBytes / 2
 	tests := []struct {
 		name    string
 		request int
@@ -141,17 +130,17 @@ func TestTrimArgs(t *testing.T) {
 		{"all fit exactly", half, []int{half}, "kk"},
 		{"one byte too many", half, []int{half + 1}, "ko"},
 		{"a smaller one behind still fits", half, []int{half + 1, half}, "kok"},
-		{"the request alone is too large", MaxArgsBytes + 1, []int{MaxArgsBytes}, "ok"},
-		{"the request alone fits exactly", MaxArgsBytes, []int{2}, "ko"},
+		{"the request alone is too large", deadletter.MaxArgsBytes + 1, []int{deadletter.MaxArgsBytes}, "ok"},
+		{"the request alone fits exactly", deadletter.MaxArgsBytes, []int{2}, "ko"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := Letter{Summary: Summary{Tool: "t"}, Request: text(tt.request)}
+			l := deadletter.Letter{Summary: deadletter.Summary{Tool: "t"}, Request: text(tt.request)}
 			for _, n := range tt.args {
-				l.Open = append(l.Open, Open{Step: "s", Tool: "u", Args: text(n)})
+				l.Open = append(l.Open, deadletter.Open{Step: "s", Tool: "u", Args: text(n)})
 			}
 			before := l.Open
-			l.Trim(MaxBytes)
+			trimLetter(&l, deadletter.MaxBytes)
 			got, sum := "k", len(l.Request)
 			if l.Request == nil {
 				got = "o"
@@ -173,7 +162,7 @@ func TestTrimArgs(t *testing.T) {
 					t.Errorf("open %d of the caller was changed", i)
 				}
 			}
-			if got != tt.kept || sum > MaxArgsBytes {
+			if got != tt.kept || sum > deadletter.MaxArgsBytes {
 				t.Errorf("kept %s of %d bytes, want %s", got, sum, tt.kept)
 			}
 		})
@@ -189,14 +178,14 @@ func TestTrimFitsOneMessage(t *testing.T) {
 				Step: strings.Repeat("s", 64), Tool: strings.Repeat("t", 128), OperationRef: strings.Repeat("r", 194), CommittedAt: at,
 			})
 		}
-		l.Request = text(MaxArgsBytes / 2)
-		l.Open[0].Args = json.RawMessage(strings.ReplaceAll(string(text(MaxArgsBytes/2)), "a", "<"))
-		l.Trim(MaxBytes)
+		l.Request = text(deadletter.MaxArgsBytes / 2)
+		l.Open[0].Args = json.RawMessage(strings.ReplaceAll(string(text(deadletter.MaxArgsBytes/2)), "a", "<"))
+		trimLetter(&l, deadletter.MaxBytes)
 		data, err := strictjson.Marshal(l)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(data) > MaxBytes {
+		if len(data) > deadletter.MaxBytes {
 			t.Errorf("%d effects: %d bytes", effects, len(data))
 		}
 		if all := !l.ArgsOmitted && !l.Open[0].ArgsOmitted; all != (effects < 1000) {
@@ -207,20 +196,20 @@ func TestTrimFitsOneMessage(t *testing.T) {
 
 // A digest that the approval was asked with is not replaced: it is what the approval covers.
 func TestTrimKeepsADigest(t *testing.T) {
-	l := Letter{Summary: Summary{Open: []Open{{Args: text(MaxArgsBytes + 1), ArgsDigest: "asked"}}}}
-	l.Trim(MaxBytes)
+	l := deadletter.Letter{Summary: deadletter.Summary{Open: []deadletter.Open{{Args: text(deadletter.MaxArgsBytes + 1), ArgsDigest: "asked"}}}}
+	trimLetter(&l, deadletter.MaxBytes)
 	if o := l.Open[0]; o.ArgsDigest != "asked" || !o.ArgsOmitted || o.Args != nil {
 		t.Errorf("digest %q, omitted %v", o.ArgsDigest, o.ArgsOmitted)
 	}
 }
 
 func TestTrimAttempts(t *testing.T) {
-	var l Letter
-	for i := range MaxAttempts + 44 {
-		l.Attempts = append(l.Attempts, Attempt{Attempt: i})
+	var l deadletter.Letter
+	for i := range deadletter.MaxAttempts + 44 {
+		l.Attempts = append(l.Attempts, deadletter.Attempt{Attempt: i})
 	}
-	l.Trim(MaxBytes)
-	if n := len(l.Attempts); n != MaxAttempts || l.Attempts[0].Attempt != 44 || l.Attempts[n-1].Attempt != MaxAttempts+43 {
+	trimLetter(&l, deadletter.MaxBytes)
+	if n := len(l.Attempts); n != deadletter.MaxAttempts || l.Attempts[0].Attempt != 44 || l.Attempts[n-1].Attempt != deadletter.MaxAttempts+43 {
 		t.Errorf("%d attempts from %d", n, l.Attempts[0].Attempt)
 	}
 }
@@ -237,10 +226,10 @@ func TestInvalidRunID(t *testing.T) {
 
 func TestClaim(t *testing.T) {
 	c := &Claim{By: "alice", Until: at}
-	if !c.HeldAgainst("bob", at-1) {
+	if !c.heldAgainst("bob", at-1) {
 		t.Error("another's claim runs")
 	}
-	if c.HeldAgainst("alice", at-1) || c.HeldAgainst("bob", at) || (*Claim)(nil).HeldAgainst("bob", at) {
+	if c.heldAgainst("alice", at-1) || c.heldAgainst("bob", at) || (*Claim)(nil).heldAgainst("bob", at) {
 		t.Error("one's own claim, an old one and none keep nobody out")
 	}
 }
