@@ -190,7 +190,6 @@ const (
 	defaultPoisonAfter       = 3
 	defaultUnknownToolGrace  = 5 * time.Minute
 	defaultMaxResultBytes    = 256 << 10
-	maxResultBytesMax        = 8 << 20
 	defaultIdempotencyHeader = "Idempotency-Key"
 )
 

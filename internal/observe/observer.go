@@ -65,7 +65,6 @@ type Role int
 const (
 	Executor Role = iota
 	Reconciler
-	Both // the demo: executor and reconciler in one process
 )
 
 // New makes an observer with a registry of its own, and the Go and process metrics beside ours. The tools of the config

@@ -11,8 +11,7 @@ const (
 	// oldestEach: of this many jobs that a tenant gets started out of order, one is its oldest, whatever its priority.
 	oldestEach = 8
 
-	priorities      = 10
-	defaultPriority = 5 // contract §3
+	priorities = 10
 )
 
 var runSeed = maphash.MakeSeed()

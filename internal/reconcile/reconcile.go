@@ -112,13 +112,6 @@ func New(c Config) *Reconciler {
 	}
 }
 
-// Active reports whether this is the active one.
-func (rc *Reconciler) Active() bool {
-	rc.mu.Lock()
-	defer rc.mu.Unlock()
-	return rc.active
-}
-
 // Overdue is how many runs are known to be well past their deadline without an end.
 func (rc *Reconciler) Overdue() int {
 	rc.mu.Lock()
