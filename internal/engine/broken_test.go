@@ -72,7 +72,7 @@ func TestSetAside(t *testing.T) {
 // What is no record at all is broken like one that breaks a rule; setting it aside leaves a run that has ended, whose
 // numbers go on. A record of a newer version is neither.
 func TestSetAsideOfWhatCannotBeRead(t *testing.T) {
-	for _, data := range []string{``, `{"schema":"agentrun.record/v1","te`, `[]`, `"x"`, `no JSON`, `{"schema":"agentrun.record/v1","tenant":7}`, `{"schema":"agentrun.record/v1"}{}`} {
+	for _, data := range []string{``, `{}`, `null`, `{"schema":"agentrun.job/v1","tenant":"acme","run_id":"r1"}`, `{"schema":"agentrun.record/v1","te`, `[]`, `"x"`, `no JSON`, `{"schema":"agentrun.record/v1","tenant":7}`, `{"schema":"agentrun.record/v1"}{}`} {
 		if _, err := Decode([]byte(data)); !errors.Is(err, ErrBroken) || !errors.Is(err, ErrUnreadable) || errors.Is(err, ErrNewer) {
 			t.Errorf("%s: %v", data, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -36,7 +37,7 @@ func Decode(data []byte) (*Run, error) {
 }
 
 // DecodeAsIs reads a record, whole or not, to show it. Members that it does not know stay with their object and are written again with it. A record that
-// this build could not write again without loss or would misread is ErrNewer: one of another schema, with an unknown state
+// this build could not write again without loss or would misread is ErrNewer: one of another version's schema, with an unknown state
 // or outcome, or with an unknown member in a closed object (limits, spend, a row of the table of codes, a result's place).
 func DecodeAsIs(data []byte) (*Run, error) {
 	r := new(Run)
@@ -72,6 +73,9 @@ func decodeForeign(data []byte) (*Run, error) {
 	}
 	if err := json.Unmarshal(data, &name); err != nil {
 		return nil, fmt.Errorf("run record %w: %w", ErrUnreadable, err)
+	}
+	if !strings.HasPrefix(name.Schema, recordSchemas) {
+		return nil, fmt.Errorf("run record %w: its schema is %q", ErrUnreadable, name.Schema) // of no version
 	}
 	if name.Schema != RecordSchema {
 		return nil, fmt.Errorf("run record %s/%s is %w: its schema is %q, this build reads %s", name.Tenant, name.RunID, ErrNewer, name.Schema, RecordSchema)

@@ -144,7 +144,7 @@ func TestRecordsOfANewerBuild(t *testing.T) {
 		{"another cause", `"steps":`, `"decided":{"why":"quota","at":null},"steps":`, true},
 		{"another outcome", `"steps":`, `"out":[{"n":1,"scope":"step","outcome":"partial","spent":{},"elapsed_ms":0,"at":null}],"steps":`, true},
 		{"another scope", `"steps":`, `"out":[{"n":1,"scope":"job","outcome":"ok","spent":{},"elapsed_ms":0,"at":null}],"steps":`, true},
-		{"no schema", `"schema":"agentrun.record/v1",`, ``, true},
+		{"no schema", `"schema":"agentrun.record/v1",`, ``, false},
 		{"a number for a text", `"queue":"default"`, `"queue":7`, false},
 		{"cut off", `]}`, ``, false},
 		{"two records", `]}`, `]}{}`, false},

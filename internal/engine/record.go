@@ -16,7 +16,10 @@ import (
 )
 
 // RecordSchema is the schema name of a run record.
-const RecordSchema = "agentrun.record/v1"
+const (
+	RecordSchema  = recordSchemas + "v1"
+	recordSchemas = "agentrun.record/" // of every version
+)
 
 // MaxRecordBytes is how large an encoded record may be (contract §12).
 const MaxRecordBytes = 768 << 10
