@@ -1,6 +1,7 @@
 // Package strictjson reads and writes JSON as the contract has it: one check that refuses whatever two readers might
 // understand differently, walks over text that passed it, in which every digit stays as it was written, and a writer for
 // the messages that are written for every step. It is as pure as the core, which uses it, and no part of what users import.
+// Why it is here, and what of it goes with encoding/json/v2: docs/decisions/0010-strict-json.md.
 package strictjson
 
 import (
