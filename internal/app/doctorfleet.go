@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/operator"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/terminal"
 	"github.com/agentrun/executor/internal/topology"
@@ -65,11 +66,7 @@ func askQueues(ctx context.Context, nc *nats.Conn) (*operator.QueuesReply, error
 		if reply.OK {
 			return reply, nil
 		}
-		timer := time.NewTimer(100 * time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause.For(ctx, 100*time.Millisecond) {
 			return nil, errors.New(refusal.Message)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/config"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/connector/mcptool"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -181,12 +182,8 @@ func askServer(ctx context.Context, mcp *mcptool.Kind, name string, mode importi
 			return list, nil
 		}
 		errors.As(err, &out.Trouble)
-		if mode == importWait {
-			select {
-			case <-time.After(importPause):
-				continue
-			case <-ctx.Done():
-			}
+		if mode == importWait && pause.For(ctx, importPause) {
+			continue
 		}
 		return nil, out
 	}

@@ -22,7 +22,7 @@ var (
 	core    = append([]string{"internal/engine"}, public...)
 	words   = []string{"internal/port"}
 	names   = []string{"internal/topology"}
-	aside   = []string{"internal/fair", "internal/boottime", "internal/child"}
+	aside   = []string{"internal/fair", "internal/boottime", "internal/child", "internal/pause"}
 	drivers = []string{"internal/worker", "internal/reconcile", "internal/operator", "internal/record", "internal/generation", "internal/audit"}
 	edges   = []string{"internal/bus", "internal/streams", "internal/queue", "internal/journal", "internal/config", "internal/observe", "internal/trace", "internal/terminal", "pkg/connector"}
 	client  = []string{"pkg/client"}
@@ -70,7 +70,7 @@ func forbidden(pkg, path string) string {
 		if !same && !stands && own != "pkg/connector" {
 			return "an edge knows no other edge"
 		}
-	case under(pkg, client) && !knows(public, words, names, []string{"internal/bus"}):
+	case under(pkg, client) && !knows(public, words, names, []string{"internal/bus", "internal/pause"}):
 		return "a publisher's build holds no more than it needs"
 	case under(pkg, wiring) && !knows(core, words, aside, names, drivers, edges, client, wiring):
 		return "nothing that runs knows what tests and measures it"

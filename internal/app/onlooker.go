@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/internal/operator"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/streams"
 	"github.com/agentrun/executor/internal/topology"
 )
@@ -188,12 +189,7 @@ func (q queues) watch(ctx context.Context, p *process) {
 			return
 		case <-tick.C:
 		case <-q.fleet.news:
-			pause := time.NewTimer(depthsPause)
-			select {
-			case <-pause.C:
-			case <-ctx.Done():
-			}
-			pause.Stop()
+			pause.For(ctx, depthsPause)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/deadletter"
@@ -224,11 +225,7 @@ func (a *audit) checkOutcomes(r *engine.Run, results map[envelope.Scope]*publish
 // confirm looks again at what seemed broken, until it is whole or stays as it is.
 func (a *audit) confirm(ctx context.Context) error {
 	for try := 0; len(a.suspect) > 0 && try < settleTries; try++ {
-		timer := time.NewTimer(settlePause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause.For(ctx, settlePause) {
 			return ctx.Err()
 		}
 		full, err := a.source.LettersFull(ctx)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -110,12 +111,7 @@ func (w *watch) run(ctx context.Context) error {
 		if time.Since(began) > time.Minute {
 			attempt = 0
 		}
-		timer := time.NewTimer(min(pauseMin<<min(attempt, 8), time.Second))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		pause.For(ctx, min(pauseMin<<min(attempt, 8), time.Second))
 	}
 }
 

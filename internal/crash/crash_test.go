@@ -13,6 +13,7 @@ import (
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/streams"
 	"github.com/agentrun/executor/internal/topology"
@@ -127,7 +128,7 @@ func waitEnd(t *testing.T, results *Results, id run.ID, limit time.Duration) Tol
 		if _, ends := results.Of(id); len(ends) > 0 {
 			return ends[0]
 		}
-		if !pause(t.Context(), 10*time.Millisecond) {
+		if !pause.For(t.Context(), 10*time.Millisecond) {
 			break
 		}
 	}
@@ -192,7 +193,7 @@ func TestAnOutcomeOwedByAnOpenRunIsPublished(t *testing.T) {
 		if steps, _ := results.Of(id); len(steps) == 1 && steps[0].N == 1 && steps[0].message.Outcome == envelope.OK {
 			return
 		}
-		if !pause(t.Context(), 10*time.Millisecond) {
+		if !pause.For(t.Context(), 10*time.Millisecond) {
 			break
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"time"
+
+	"github.com/agentrun/executor/internal/pause"
 )
 
 // inject does what the seed says, until so many processes have died.
@@ -36,7 +38,7 @@ func (in *injector) run(ctx context.Context, deaths int) error {
 	begun, took, put := in.fleet.Faults.Deaths(), false, in.restore == nil
 	for in.fleet.Faults.Deaths() < deaths || !put {
 		wait := time.Duration((0.3 + 1.4*in.random.Float64()) * float64(in.interval))
-		if !pause(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			return ctx.Err()
 		}
 		select {

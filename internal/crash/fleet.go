@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/topology"
 )
 
@@ -182,7 +183,7 @@ func (f *Fleet) waitStreams(ctx context.Context) error {
 			return err
 		default:
 		}
-		if !pause(ctx, 50*time.Millisecond) {
+		if !pause.For(ctx, 50*time.Millisecond) {
 			return ctx.Err()
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -130,7 +131,7 @@ func newPublisher(f *Fleet, seed uint64, busy int) *Publisher {
 
 // Run begins runs until ctx ends; started runs go on. every is the least time between two.
 func (p *Publisher) Run(ctx context.Context, every time.Duration) {
-	for n := 1; pause(ctx, every); n++ {
+	for n := 1; pause.For(ctx, every); n++ {
 		for p.full() {
 			select {
 			case <-p.changed:
@@ -234,7 +235,7 @@ func (p *Publisher) publish(ctx context.Context, plan *Plan, job run.Job) {
 			p.twice++
 		}
 		p.mu.Unlock()
-		if err == nil || !pause(ctx, 100*time.Millisecond) {
+		if err == nil || !pause.For(ctx, 100*time.Millisecond) {
 			return
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/agentrun/executor/internal/pause"
 )
 
 // Role is what a process of the fleet does.
@@ -81,7 +83,7 @@ func (p *Process) Supervise(ctx context.Context) error {
 			<-ended
 			return nil
 		}
-		if !pause(ctx, p.ended(cmd.ProcessState)) {
+		if !pause.For(ctx, p.ended(cmd.ProcessState)) {
 			return nil
 		}
 	}
@@ -172,7 +174,7 @@ func (p *Process) Pause(ctx context.Context, length time.Duration, done func()) 
 	}
 	p.paused = true
 	go func() {
-		pause(ctx, length)
+		pause.For(ctx, length)
 		p.mu.Lock()
 		if p.cmd == cmd {
 			_ = cmd.Process.Signal(syscall.SIGCONT)
@@ -182,18 +184,6 @@ func (p *Process) Pause(ctx context.Context, length time.Duration, done func()) 
 		done()
 	}()
 	return p.worker(), true
-}
-
-// pause waits; it is false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // current names the process and its present start, as the provider hears it.

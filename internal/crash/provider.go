@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/agentrun/executor/internal/pause"
 )
 
 // Tool is one tool of the fleet's config, and how its far side behaves.
@@ -251,7 +253,7 @@ func (p *Provider) answer(w http.ResponseWriter, r *http.Request, q *Request, ho
 	case "answer":
 		p.reply(w, 200, map[string]any{"id": id})
 	case "slow":
-		if !pause(r.Context(), wait) {
+		if !pause.For(r.Context(), wait) {
 			return
 		}
 		p.reply(w, 200, map[string]any{"id": id})

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/generation"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/topology"
 )
 
@@ -63,7 +64,7 @@ func (r *restore) take(ctx context.Context) error {
 	for r.last = 0; r.last == 0; {
 		if s, err := r.in.fleet.js.Stream(ctx, topology.RunsStream); err == nil {
 			r.last = s.CachedInfo().State.LastSeq
-		} else if !pause(ctx, 50*time.Millisecond) {
+		} else if !pause.For(ctx, 50*time.Millisecond) {
 			return ctx.Err()
 		}
 	}
@@ -201,7 +202,7 @@ func (r *restore) waitSettled(ctx context.Context) bool {
 		if now, missing, ok := r.generation(ctx); ok && now != r.before && missing == 0 {
 			return true
 		}
-		if !pause(ctx, 50*time.Millisecond) {
+		if !pause.For(ctx, 50*time.Millisecond) {
 			return false
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/deadletter"
@@ -65,7 +66,7 @@ func (r *Results) Follow(ctx context.Context, js jetstream.JetStream, heard func
 		}
 		m, err := nextMessage(ctx, js, topology.ResultsStream, next)
 		if err != nil {
-			pause(ctx, 10*time.Millisecond)
+			pause.For(ctx, 10*time.Millisecond)
 			continue
 		}
 		r.turn.Lock()

@@ -17,6 +17,7 @@ import (
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/streams"
@@ -203,7 +204,7 @@ func (s *Speed) orphan(ctx context.Context, f *Fleet, w *watchful, name, tool st
 	}
 	for _, p := range f.Executors {
 		for age, up := p.Up(); !up || age < 500*time.Millisecond; age, up = p.Up() {
-			if !pause(ctx, 20*time.Millisecond) {
+			if !pause.For(ctx, 20*time.Millisecond) {
 				return 0, ctx.Err()
 			}
 		}

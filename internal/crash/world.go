@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -127,7 +128,7 @@ func (in *injector) rounds(ctx context.Context, opt Options, pub *Publisher) (un
 				return []string{fmt.Sprintf("%d runs have no end %s after the faults were interrupted at %d deaths", pub.Unfinished(), opt.Settle, n)}, nil
 			}
 			in.progress(n)
-			if !pause(ctx, 50*time.Millisecond) {
+			if !pause.For(ctx, 50*time.Millisecond) {
 				return nil, ctx.Err()
 			}
 		}
@@ -174,7 +175,7 @@ func settle(ctx context.Context, f *Fleet, pub *Publisher, results *Results, opt
 		if opt.Progress != nil {
 			opt.Progress(fmt.Sprintf("settling: %d runs unfinished, %d jobs and %d wakes queued, %s", open, jobs, wakes, time.Since(start).Round(time.Second)))
 		}
-		if !pause(ctx, 200*time.Millisecond) {
+		if !pause.For(ctx, 200*time.Millisecond) {
 			return []string{ctx.Err().Error()}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"unicode/utf8"
 
 	"github.com/agentrun/executor/internal/strictjson"
@@ -311,12 +312,12 @@ func (r *Run) checkWaive(j *run.Job) *run.JobError {
 			continue // a repeat
 		}
 		if s != nil && slices.ContainsFunc(j.Steps, func(js run.JobStep) bool { return js.Step == w && digestOf(&js) != s.Digest }) {
-			return &run.JobError{Field: "/waive/" + itoa(i), Problem: "names a step that the same job amends"}
+			return &run.JobError{Field: "/waive/" + strconv.Itoa(i), Problem: "names a step that the same job amends"}
 		}
 		fatal := s != nil && s.State == run.Failed && s.Fail.Row.CommitState == envelope.NotCommitted
 		stopped := s != nil && s.waits() && s.Attempt == 0 && s.StoppedBy != ""
 		if !fatal && !stopped || r.contradicted(s) {
-			return &run.JobError{Field: "/waive/" + itoa(i), Problem: "names no step that can be waived"}
+			return &run.JobError{Field: "/waive/" + strconv.Itoa(i), Problem: "names no step that can be waived"}
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"strconv"
 	"time"
 
 	"github.com/agentrun/executor/internal/strictjson"
@@ -100,7 +101,7 @@ func (r *Run) elapsed(now run.Time) int64 {
 func (r *Run) Outcome(o *Owed) *envelope.Outcome {
 	out := &envelope.Outcome{
 		Schema: envelope.OutcomeSchema, N: o.N, Scope: o.Scope, Terminal: o.Outcome.Terminal(),
-		ID:     r.Tenant + "/" + r.RunID + "/" + string(o.Scope) + "/" + itoa(o.N),
+		ID:     r.Tenant + "/" + r.RunID + "/" + string(o.Scope) + "/" + strconv.Itoa(o.N),
 		Tenant: r.Tenant, RunID: r.RunID, Workflow: r.Workflow, Owner: r.Owner, Actor: r.Actor,
 		Outcome: o.Outcome, CompletedEffects: r.completed(o.Effects), RemainingSteps: o.Remaining,
 		Spent: o.Spent.Outcome(time.Duration(o.ElapsedMS) * time.Millisecond), At: o.At,
@@ -229,12 +230,4 @@ func (r *Run) PublishedBefore(scope envelope.Scope) Published {
 		return r.RunPub
 	}
 	return r.StepPub
-}
-
-func itoa(n int) string {
-	if n >= 0 && n < 10 {
-		return string(rune('0' + n))
-	}
-	b, _ := json.Marshal(n)
-	return string(b)
 }

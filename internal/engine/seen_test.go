@@ -3,6 +3,7 @@ package engine_test
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,14 +16,9 @@ import (
 // status is a failure with the status that it came with, as a connector classifies it.
 func (d *driver) status(code envelope.Code, effect envelope.Effect, status int) envelope.Reply {
 	r := fails(code, effect)
-	r.Details = envelope.Details{"http_status": json.Number(itoa(status)), "field": "/x"}
+	r.Details = envelope.Details{"http_status": json.Number(strconv.Itoa(status)), "field": "/x"}
 	r.Seen = envelope.Seen{SentAt: d.now.Add(time.Millisecond), AnsweredAt: d.now.Add(3 * time.Millisecond), HTTPStatus: status}
 	return r
-}
-
-func itoa(n int) string {
-	data, _ := json.Marshal(n)
-	return string(data)
 }
 
 // A letter says how the last attempt failed, however the run ended with it, and what each attempt looked like.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/agentrun/executor/internal/pause"
 )
 
 // An older copy of the store shows a loss only to those who have seen what came after it. So the processes tell one another
@@ -231,10 +233,7 @@ func (k *Keeper) Talk(ctx context.Context) {
 			return
 		case <-timer.C:
 		case <-k.say:
-			select {
-			case <-ctx.Done():
-			case <-time.After(answerPause):
-			}
+			pause.For(ctx, answerPause)
 		}
 		timer.Reset(k.speak(false))
 	}

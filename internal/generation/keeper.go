@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 )
@@ -233,12 +234,8 @@ func (k *Keeper) Run(ctx context.Context) {
 			if err == nil && !again {
 				break
 			}
-			timer := time.NewTimer(wait)
-			select {
-			case <-ctx.Done():
-				timer.Stop()
+			if !pause.For(ctx, wait) {
 				return
-			case <-timer.C:
 			}
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"hash/crc32"
 
+	"github.com/google/uuid"
+
 	"github.com/agentrun/executor/internal/engine"
 )
 
@@ -93,46 +95,11 @@ func keyOf(d engine.DispatchID) ([]byte, error) {
 	if len(d) == 0 || len(d) > dispatchBytes {
 		return nil, errDispatch
 	}
-	var k [16]byte
-	if uuid7(string(d), &k) {
+	// In its one spelling: any other, which uuid reads too, is another id.
+	if k, err := uuid.Parse(string(d)); err == nil && k.Version() == 7 && k[0] != otherID && k.String() == string(d) {
 		return k[:], nil
 	}
 	return append([]byte{otherID}, d...), nil
-}
-
-// uuid7 reads the one spelling that dispatchOf writes: lower case, with hyphens. Any other spelling is another id.
-func uuid7(s string, k *[16]byte) bool {
-	if len(s) != 36 || s[14] != '7' {
-		return false
-	}
-	n := 0
-	for i := 0; i < len(s); {
-		if i == 8 || i == 13 || i == 18 || i == 23 {
-			if s[i] != '-' {
-				return false
-			}
-			i++
-			continue
-		}
-		hi, lo := nibble(s[i]), nibble(s[i+1])
-		if hi > 15 || lo > 15 {
-			return false
-		}
-		k[n] = hi<<4 | lo
-		n++
-		i += 2
-	}
-	return k[0] != otherID
-}
-
-func nibble(c byte) byte {
-	switch {
-	case '0' <= c && c <= '9':
-		return c - '0'
-	case 'a' <= c && c <= 'f':
-		return c - 'a' + 10
-	}
-	return 0xff
 }
 
 // dispatchOf is the dispatch of a key.
@@ -141,15 +108,7 @@ func dispatchOf(key []byte) (engine.DispatchID, error) {
 	case len(key) > 1 && key[0] == otherID:
 		return engine.DispatchID(key[1:]), nil
 	case len(key) == 16:
-		const hex = "0123456789abcdef"
-		b := make([]byte, 0, 36)
-		for i, c := range key {
-			if i == 4 || i == 6 || i == 8 || i == 10 {
-				b = append(b, '-')
-			}
-			b = append(b, hex[c>>4], hex[c&15])
-		}
-		return engine.DispatchID(b), nil
+		return engine.DispatchID(uuid.UUID(key).String()), nil
 	}
 	return "", fmt.Errorf("%x is no key of a dispatch", key)
 }

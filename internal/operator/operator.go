@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/strictjson"
@@ -154,23 +155,17 @@ func (o *Operator) change(ctx context.Context, id run.ID, decide func(h *record.
 		if !errors.Is(err, port.ErrConflict) {
 			return nil, err
 		}
-		if err := o.pause(ctx, attempt); err != nil {
+		if err := o.giveWay(ctx, attempt); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// pause lets whoever won go first: 1 to 20 ms with jitter.
-func (o *Operator) pause(ctx context.Context, attempt int) error {
+// giveWay lets whoever won go first: 1 to 20 ms with jitter. The error is that of ctx.
+func (o *Operator) giveWay(ctx context.Context, attempt int) error {
 	limit := min(time.Millisecond<<min(attempt, 5), 20*time.Millisecond)
-	timer := time.NewTimer(time.Millisecond/2 + time.Duration(o.Random()*float64(limit)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	pause.For(ctx, time.Millisecond/2+time.Duration(o.Random()*float64(limit)))
+	return ctx.Err()
 }
 
 // follow does what a change of the record asks for beside it: the letter's message, what is owed, a wake, a hint. The

@@ -209,7 +209,7 @@ func (o *Operator) cancel(ctx context.Context, tenant string, q *CancelRequest) 
 		case !errors.Is(err, port.ErrConflict):
 			return nil, err
 		}
-		if err := o.pause(ctx, attempt); err != nil { // its job was accepted meanwhile
+		if err := o.giveWay(ctx, attempt); err != nil { // its job was accepted meanwhile
 			return nil, err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/internal/strictjson"
@@ -90,11 +91,7 @@ func (rc *Reconciler) lead(ctx context.Context) error {
 		if rc.Boot() >= until {
 			rc.setActive(false)
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause.For(ctx, wait) {
 			rc.resign(id)
 			return ctx.Err()
 		}

@@ -8,9 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -98,7 +98,7 @@ func (rs *Records) Offload(ctx context.Context, id run.ID, step string, d engine
 	ref := &envelope.ObjectRef{
 		Bucket: port.ObjectsBucket, Object: id.Tenant + "/" + id.Run + "/" + step + "/" + string(d), Size: len(data), SHA256: hex.EncodeToString(sum[:]),
 	}
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+	for tries := (pause.Longer{}); ; {
 		err := rs.Store.PutObject(ctx, ref.Object, data)
 		if err == nil {
 			return ref, nil
@@ -109,12 +109,8 @@ func (rs *Records) Offload(ctx context.Context, id run.ID, step string, d engine
 		if retrying != nil {
 			retrying(err)
 		}
-		pause := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			pause.Stop()
+		if !tries.Wait(ctx) {
 			return nil, fmt.Errorf("result of %s/%s: %w", id, step, err)
-		case <-pause.C:
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/topology"
 )
@@ -112,12 +113,7 @@ func (c *Conn) keep() {
 				c.Log().Info("what is given is stored again")
 			}
 		}
-		gap := time.NewTimer(checkGap)
-		select {
-		case <-ctx.Done():
-		case <-gap.C:
-		}
-		gap.Stop()
+		pause.For(ctx, checkGap)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/budget"
@@ -85,7 +86,7 @@ func (b *bench) Call(ctx context.Context, d *engine.Dispatch, _ CallInfo) envelo
 		reply, b.replies = b.replies[0], b.replies[1:]
 	}
 	b.mu.Unlock()
-	if !sleep(ctx, takes) {
+	if !pause.For(ctx, takes) {
 		return envelope.Reply{NoReply: true, Row: envelope.RowFor(envelope.CodeUpstreamTimeout, d.Effect)}
 	}
 	return reply

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -215,7 +216,7 @@ func (l *loop) persists(err error) bool {
 	}
 	l.w.Log.Warn("run not brought forward, again soon", "tenant", l.id.Tenant, "run_id", l.id.Run, "trace_id", l.traceID(), "error", err)
 	l.h, l.fresh = nil, false
-	sleep(l.w.ctx, 50*time.Millisecond+now.Sub(l.failing)/2)
+	pause.For(l.w.ctx, 50*time.Millisecond+now.Sub(l.failing)/2)
 	return true
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -303,11 +304,11 @@ func (l *loop) save(ctx context.Context) error {
 	}
 	blocked := condition{ready: l.w.Ready, name: "records", who: l.id.String()}
 	defer blocked.clear()
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+	for tries := (pause.Longer{}); ; {
 		err := l.w.Records.Save(ctx, l.h)
 		if errors.Is(err, port.ErrFull) {
 			blocked.set("AGENTRUN_RUNS is full: raise --max-runs, or wait until ended runs are forgotten")
-			if !sleep(ctx, wait) {
+			if !tries.Wait(ctx) {
 				return ctx.Err()
 			}
 			continue

@@ -3,8 +3,8 @@ package worker
 import (
 	"context"
 	"errors"
-	"time"
 
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 )
 
@@ -16,7 +16,7 @@ func (l *loop) publish(ctx context.Context) error {
 	}
 	blocked := condition{ready: l.w.Ready, name: "publish", who: l.id.String()}
 	defer blocked.clear()
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+	for tries := (pause.Longer{}); ; {
 		err := l.w.Records.Publish(ctx, l.h)
 		if err == nil {
 			return nil
@@ -29,7 +29,7 @@ func (l *loop) publish(ctx context.Context) error {
 		if len(l.calls) == 0 {
 			l.slots(0)
 		}
-		if !sleep(ctx, wait) {
+		if !tries.Wait(ctx) {
 			return ctx.Err()
 		}
 		if errors.Is(err, port.ErrNotFound) || errors.Is(err, port.ErrConflict) {
@@ -55,16 +55,5 @@ func (c *condition) set(reason string) {
 func (c *condition) clear() {
 	if c.is {
 		c.ready.ClearFor(c.name, c.who)
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
-	"time"
 
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/record"
 	"github.com/agentrun/executor/pkg/deadletter"
@@ -50,7 +50,7 @@ func (w *Worker) Settle(ctx context.Context) error {
 }
 
 func (w *Worker) settleRun(ctx context.Context, id run.ID, facts []engine.Fact) error {
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+	for tries := (pause.Longer{}); ; {
 		token, err := w.awaitStore(ctx)
 		if err != nil {
 			return err
@@ -73,7 +73,7 @@ func (w *Worker) settleRun(ctx context.Context, id run.ID, facts []engine.Fact) 
 		}
 		if !errors.Is(err, port.ErrConflict) {
 			w.Log.Warn("journal entry not settled yet", "tenant", id.Tenant, "run_id", id.Run, "error", err)
-			if !sleep(ctx, wait) {
+			if !tries.Wait(ctx) {
 				return ctx.Err()
 			}
 		}
@@ -279,7 +279,7 @@ func (w *Worker) byRun(fn func(run.ID, []engine.Fact) error) error {
 
 func (w *Worker) restoreRun(ctx context.Context, facts []engine.Fact) error {
 	id := run.ID{Tenant: facts[0].Intent.Tenant, Run: facts[0].Intent.RunID}
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+	for tries := (pause.Longer{}); ; {
 		err := w.restoreOnce(ctx, id, facts)
 		if err == nil || ctx.Err() != nil {
 			return err
@@ -291,7 +291,7 @@ func (w *Worker) restoreRun(ctx context.Context, facts []engine.Fact) error {
 			continue
 		}
 		w.Log.Warn("journal entries not restored yet", "tenant", id.Tenant, "run_id", id.Run, "error", err)
-		if !sleep(ctx, wait) {
+		if !tries.Wait(ctx) {
 			return ctx.Err()
 		}
 	}
@@ -331,7 +331,7 @@ func (w *Worker) awaitStore(ctx context.Context) (token string, err error) {
 		if ok {
 			return token, nil
 		}
-		if !sleep(ctx, storeDelay/2) {
+		if !pause.For(ctx, storeDelay/2) {
 			return "", ctx.Err()
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.opentelemetry.io/otel/propagation"
 
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
 )
@@ -169,11 +170,7 @@ func (c *Client) Publish(ctx context.Context, p *Prepared, o Options) (*Receipt,
 		case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrMaxPayload):
 			return nil, fmt.Errorf("publishing %s: %w", p.id, err)
 		}
-		pause := time.NewTimer(tryAgain)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
+		if !pause.For(ctx, tryAgain) {
 			return nil, fmt.Errorf("publishing %s: %w (%w)", p.id, ErrUnacknowledged, context.Cause(ctx))
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -224,8 +225,8 @@ func (w *Watch) begin(ctx context.Context) error {
 		case w.c.nc.IsConnected():
 			try++
 		}
-		if err := pause(ctx, tryAgain); err != nil {
-			return err
+		if !pause.For(ctx, tryAgain) {
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -244,8 +245,8 @@ func (w *Watch) reopen(ctx context.Context) error {
 		case w.c.nc.IsClosed():
 			return fmt.Errorf("watching %s: %w", w.id, nats.ErrConnectionClosed)
 		}
-		if err := pause(ctx, tryAgain); err != nil {
-			return err
+		if !pause.For(ctx, tryAgain) {
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -353,17 +354,5 @@ func (w *Watch) leave() {
 	if w.sub != nil {
 		_ = w.sub.Unsubscribe() // on a closed connection there is none left
 		w.sub = nil
-	}
-}
-
-// pause waits, or returns the reason why ctx ended.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
