@@ -1,4 +1,4 @@
-// Package cli is the command line of the executor.
+// Package cli is both command lines: the executor's and the reconciler's.
 package cli
 
 import (
@@ -15,7 +15,7 @@ const name = "executor"
 
 const about = "Pulls run jobs from NATS JetStream and calls tools that change things: nothing twice, nothing lost."
 
-// commands is the command line. Flags that set up a process have an environment variable, see app.Variables.
+// commands is the command line of the executor. Flags that set up a process have an environment variable, see app.Variables.
 type commands struct {
 	Version kong.VersionFlag `name:"version" help:"Print the version and exit."`
 

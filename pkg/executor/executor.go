@@ -30,7 +30,7 @@ import (
 // retry policy has the config's default one.
 func Main(tools ...*connector.Tool) { run(cli.Run, tools) }
 
-// Reconciler is Main for the reconciler's command line, of which it has serve.
+// Reconciler is Main for the reconciler's command line.
 func Reconciler(tools ...*connector.Tool) { run(cli.RunReconciler, tools) }
 
 // run is what both are. Where the process is the first of a container, the work is done by a second one, see child.Init.

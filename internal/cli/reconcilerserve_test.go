@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 )
 
 // A reconciler makes the streams, is ready once it has read them, shows its audits as zero, and ends cleanly.
-func TestServe(t *testing.T) {
+func TestReconcilerServes(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(config, []byte("tools: {}\n"), 0o600); err != nil {
 		t.Fatal(err)

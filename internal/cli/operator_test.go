@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -16,8 +16,8 @@ import (
 	"github.com/agentrun/executor/internal/bus/bustest"
 )
 
-// command runs the command with answers from a stand-in for the operator service.
-func command(t *testing.T, url, stdin string, args ...string) (code int, out, errs string) {
+// ask runs the reconciler with answers from a stand-in for the operator service.
+func ask(t *testing.T, url, stdin string, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	env := app.Env{
@@ -27,7 +27,7 @@ func command(t *testing.T, url, stdin string, args ...string) (code int, out, er
 		},
 		Stdin: strings.NewReader(stdin), Stdout: &o, Stderr: &e,
 	}
-	code = run(t.Context(), args, env)
+	code = RunReconciler(t.Context(), args, env)
 	return code, o.String(), e.String()
 }
 
@@ -55,7 +55,7 @@ func TestWatchingARun(t *testing.T) {
 		t.Fatal(err)
 	}
 	watchEvery = 10 * time.Millisecond
-	code, out, errs := command(t, s.URL, "", "runs", "show", "acme/r", "--watch")
+	code, out, errs := ask(t, s.URL, "", "runs", "show", "acme/r", "--watch")
 	if code != 0 || strings.Count(out, "run acme/r  running") != 1 || strings.Count(out, "run acme/r  ok") != 1 {
 		t.Errorf("exit code %d %s\n%s", code, errs, out)
 	}
@@ -98,7 +98,7 @@ func TestAWatchOutlivesItsServer(t *testing.T) {
 	}}
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(t.Context(), []string{"runs", "show", "acme/r", "--watch", "--timeout", "200ms"}, env)
+		ended <- RunReconciler(t.Context(), []string{"runs", "show", "acme/r", "--watch", "--timeout", "200ms"}, env)
 	}()
 	select {
 	case <-shown:
@@ -127,7 +127,7 @@ func (w *told) Write(b []byte) (int, error) {
 // What confirms, chooses or changes something is never taken from the environment; where NATS is, is.
 func TestNothingThatActsComesFromTheEnvironment(t *testing.T) {
 	s := bustest.Start(t)
-	asked := standIn(t, s, nil)
+	asked := operatorOf(t, s, nil)
 	var out, errs bytes.Buffer
 	env := app.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Lookup: func(name string) (string, bool) {
 		v, ok := map[string]string{
@@ -149,14 +149,14 @@ func TestNothingThatActsComesFromTheEnvironment(t *testing.T) {
 		{"runs cancel acme/r --reason r", "--yes"},
 	} {
 		errs.Reset()
-		if code := run(t.Context(), strings.Fields(x.args), env); code != 2 || !strings.Contains(errs.String(), x.errs) {
+		if code := RunReconciler(t.Context(), strings.Fields(x.args), env); code != 2 || !strings.Contains(errs.String(), x.errs) {
 			t.Errorf("%s: exit code %d: %s", x.args, code, errs.String())
 		}
 		if calls := asked(); len(calls) > 0 {
 			t.Errorf("%s asked %q", x.args, calls)
 		}
 	}
-	run(t.Context(), strings.Fields("deadletters discard acme/r --reason r --yes"), env)
+	RunReconciler(t.Context(), strings.Fields("deadletters discard acme/r --reason r --yes"), env)
 	if calls := asked(); len(calls) != 1 || !strings.Contains(calls[0], `"by":"alice"`) || strings.Contains(calls[0], `"letter":`) {
 		t.Errorf("asked %q", calls)
 	}
@@ -166,8 +166,8 @@ const letterJSON = `{"schema":"agentrun.deadletter/v1","id":"acme/run_1042/1","t
 
 const runJSON = `{"tenant":"acme","run_id":"run_1042","state":"needs_human","outcome":"needs_human","reason_code":"external_outcome_unknown","episode":1,"more":false,"steps":[{"step":"apply_credit","tool":"apply_credit","effect":"write","state":"needs_human","attempt":1,"code":"VERIFICATION_UNAVAILABLE","commit_state":"unknown"},{"step":"draft_reply","tool":"draft_reply","effect":"","state":"ready","attempt":0}],"budget":{"max_tool_calls":8},"spent":{"tool_calls":1},"completed_effects":[],"history":[{"at":"2026-01-01T00:00:00.000Z","kind":"accepted","by":""},{"at":"2026-01-01T00:00:01.000Z","kind":"dispatch","by":"w1","step":"apply_credit","attempt":1,"code":"OUTCOME_UNKNOWN","commit_state":"unknown"},{"at":"2026-01-01T00:00:05.000Z","kind":"verify","by":"r1","step":"apply_credit","attempt":1,"code":"VERIFICATION_UNAVAILABLE"}],"created_at":"2026-01-01T00:00:00.000Z","updated_at":"2026-01-01T00:00:05.000Z"}`
 
-// standIn answers operator calls with fixed replies and keeps the requests.
-func standIn(t *testing.T, s *bustest.Server, replies map[string]string) (asked func() []string) {
+// operatorOf answers operator calls with fixed replies and keeps the requests.
+func operatorOf(t *testing.T, s *bustest.Server, replies map[string]string) (asked func() []string) {
 	t.Helper()
 	nc := s.Conn()
 	requests := make(chan string, 100)
@@ -196,7 +196,7 @@ func standIn(t *testing.T, s *bustest.Server, replies map[string]string) (asked 
 
 func TestOperatorCommands(t *testing.T) {
 	s := bustest.Start(t)
-	asked := standIn(t, s, map[string]string{
+	asked := operatorOf(t, s, map[string]string{
 		"deadletters.list":    `{"ok":true,"deadletters":[` + letterJSON + `],"total":1}`,
 		"deadletters.get":     `{"ok":true,"deadletter":` + letterJSON + `}`,
 		"deadletters.claim":   `{"ok":true,"deadletter":null}`,
@@ -250,7 +250,7 @@ func TestOperatorCommands(t *testing.T) {
 		{"queues list", "", 0, "defualt                          1          none\n(others)                         3          none", "", `agentrun.op.queues.list._all {}`},
 		{"queues list --json", "", 0, `"unnamed":3`, "", ""},
 	} {
-		code, out, errs := command(t, s.URL, x.stdin, strings.Fields(x.args)...)
+		code, out, errs := ask(t, s.URL, x.stdin, strings.Fields(x.args)...)
 		if code != x.code || !strings.Contains(out, x.out) || !strings.Contains(errs, x.errs) {
 			t.Errorf("%s: exit code %d, wanted %d\n%s%s", x.args, code, x.code, out, errs)
 		}
@@ -274,12 +274,12 @@ func TestOperatorCommands(t *testing.T) {
 		{`{"max_tool_cals":5}`, `--add-budget: unknown key "max_tool_cals": did you mean max_tool_calls?`},
 		{`{"turns":5}`, `--add-budget: unknown key "turns": remove it, or use one of max_turns,`},
 	} {
-		code, _, errs := command(t, s.URL, "", "deadletters", "replay", "acme/run_1042", "--reason", "r", "--yes", "--add-budget", x.budget)
+		code, _, errs := ask(t, s.URL, "", "deadletters", "replay", "acme/run_1042", "--reason", "r", "--yes", "--add-budget", x.budget)
 		if calls := asked(); code != 2 || !strings.Contains(errs, x.want) || len(calls) > 0 {
 			t.Errorf("%s: exit code %d, asked %q: %s", x.budget, code, calls, errs)
 		}
 	}
-	if code, _, errs := command(t, "nats://127.0.0.1:1", "", "deadletters", "list"); code != 1 || !strings.Contains(errs, "cannot reach NATS") {
+	if code, _, errs := ask(t, "nats://127.0.0.1:1", "", "deadletters", "list"); code != 1 || !strings.Contains(errs, "cannot reach NATS") {
 		t.Errorf("without a server: %d %s", code, errs)
 	}
 }
@@ -290,7 +290,7 @@ func TestACallThatIsNotPermitted(t *testing.T) {
 		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"agentrun.op.>"}}}}}
 	})
 	url := strings.Replace(s.URL, "nats://", "nats://u:p@", 1)
-	code, out, errs := command(t, url, "", "runs", "list", "--timeout", "1h")
+	code, out, errs := ask(t, url, "", "runs", "list", "--timeout", "1h")
 	if code != 1 || out != "" || !strings.Contains(errs, "this NATS user may not make the call") || !strings.Contains(errs, "agentrun.op.runs.list._all") {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}

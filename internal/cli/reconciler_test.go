@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"github.com/agentrun/executor/internal/app"
 )
 
-func TestExitCodes(t *testing.T) {
+func TestReconcilerExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	broken := filepath.Join(dir, "broken.yaml")
 	if err := os.WriteFile(broken, []byte("tools:\n  x: 1\n"), 0o600); err != nil {
@@ -37,7 +37,7 @@ func TestExitCodes(t *testing.T) {
 			Lookup: func(string) (string, bool) { return "", false },
 			Stdin:  strings.NewReader(""), Stdout: &out, Stderr: &errs,
 		}
-		code := run(t.Context(), x.args, env)
+		code := RunReconciler(t.Context(), x.args, env)
 		if code != x.code || !strings.Contains(out.String(), x.out) || !strings.Contains(errs.String(), x.errs) {
 			t.Errorf("%s: exit code %d, wanted %d\nstdout: %s\nstderr: %s", x.name, code, x.code, out.String(), errs.String())
 		}
