@@ -42,7 +42,7 @@ func unproven(r *engine.Run) string {
 		return ""
 	}
 	for _, s := range r.Steps {
-		if s.State == run.Done && s.Proof == "" || s.State != run.Done && !s.Optional && !s.Waived {
+		if s.State == run.OK && s.Proof == "" || s.State != run.OK && !s.Optional && !s.Waived {
 			return s.Name
 		}
 	}

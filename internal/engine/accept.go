@@ -233,7 +233,7 @@ func (r *Run) outcomeNow() envelope.Word {
 	case r.Decided.Why == ByCancel:
 		return envelope.Cancelled
 	case r.Decided.Why == ByStep:
-		if s := r.Step(r.Decided.Step); s != nil && s.State == run.Failed {
+		if s := r.Step(r.Decided.Step); s != nil && s.State == run.Fatal {
 			return envelope.Fatal
 		}
 	}
@@ -314,7 +314,7 @@ func (r *Run) checkWaive(j *run.Job) *run.JobError {
 		if s != nil && slices.ContainsFunc(j.Steps, func(js run.JobStep) bool { return js.Step == w && digestOf(&js) != s.Digest }) {
 			return &run.JobError{Field: "/waive/" + strconv.Itoa(i), Problem: "names a step that the same job amends"}
 		}
-		fatal := s != nil && s.State == run.Failed && s.Fail.Row.CommitState == envelope.NotCommitted
+		fatal := s != nil && s.State == run.Fatal && s.Fail.Row.CommitState == envelope.NotCommitted
 		stopped := s != nil && s.waits() && s.Attempt == 0 && s.StoppedBy != ""
 		if !fatal && !stopped || r.contradicted(s) {
 			return &run.JobError{Field: "/waive/" + strconv.Itoa(i), Problem: "names no step that can be waived"}
@@ -332,7 +332,7 @@ func (r *Run) sort(j *run.Job, now run.Time) (news []int, amends, refused int) {
 		case s == nil:
 			news = append(news, i)
 		case s.Digest == digestOf(js):
-			if s.State == run.Failed && s.Fail.Row.Directive == envelope.AfterInputFix && !s.Waived {
+			if s.State == run.Fatal && s.Fail.Row.Directive == envelope.AfterInputFix && !s.Waived {
 				r.refuse(s.Name, s.Tool, envelope.CodeIdenticalRetry, nil, now)
 				refused++
 			}
@@ -350,7 +350,7 @@ func (r *Run) sort(j *run.Job, now run.Time) (news []int, amends, refused int) {
 }
 
 func (s *Step) amendable(r *Run) bool {
-	return s.State == run.Failed && !s.Waived && s.Fail.Row.Directive == envelope.AfterInputFix &&
+	return s.State == run.Fatal && !s.Waived && s.Fail.Row.Directive == envelope.AfterInputFix &&
 		s.Fail.Row.CommitState == envelope.NotCommitted && r.proposalsLeft(s) > 0 && !r.contradicted(s)
 }
 
@@ -379,7 +379,7 @@ func (r *Run) restart() {
 		if s.StoppedBy == "" {
 			continue
 		}
-		if by := r.Step(s.StoppedBy); by == nil || by.State == run.Done || by.Waived {
+		if by := r.Step(s.StoppedBy); by == nil || by.State == run.OK || by.Waived {
 			s.StoppedBy = ""
 		}
 	}

@@ -158,7 +158,7 @@ func TestOwnerOfAnUnreadableJob(t *testing.T) {
 func TestLaterJobs(t *testing.T) {
 	failInput := func(d *driver) {
 		d.call("a", fails(envelope.CodeUpstreamRejectedInput, envelope.Write))
-		d.state("a", run.Failed)
+		d.state("a", run.Fatal)
 	}
 	open := job(`"more":true`, step("a", "write", `{"n":1,"m":2}`), step("b", "read", "{}"))
 	for _, c := range []struct {
@@ -265,7 +265,7 @@ func TestRefusalIsAnExtraOutcome(t *testing.T) {
 		o.FailedStep != "a" || o.OperationRef != "acme/run_1/a" || !slices.Equal(o.RemainingSteps, []string{"b"}) {
 		t.Errorf("%+v", o)
 	}
-	d.state("a", run.Done)
+	d.state("a", run.OK)
 }
 
 func TestClosedRun(t *testing.T) {
@@ -364,7 +364,7 @@ func TestUsageOverTheLimit(t *testing.T) {
 	d.call("a", fails(envelope.CodeUpstreamUnavailable, envelope.Read))
 	d.job(job(`"more":true,"usage":{"turns":99}`, step("b", "read", "{}")))
 	d.ended(envelope.NeedsHuman, envelope.CodeTurnsExhausted, "a")
-	d.state("a", run.Held)
+	d.state("a", run.NeedsHuman)
 }
 
 func TestTurns(t *testing.T) {
@@ -457,7 +457,7 @@ func TestAmendmentsAreBounded(t *testing.T) {
 		if d.begin("a") != nil {
 			t.Fatal("started")
 		}
-		d.state("a", run.Failed)
+		d.state("a", run.Fatal)
 		if left := d.last(envelope.StepScope).Envelope.Retry.MaxAttemptsRemaining; left != 3-i {
 			t.Errorf("%d left after proposal %d", left, i)
 		}
@@ -468,7 +468,7 @@ func TestAmendmentsAreBounded(t *testing.T) {
 	if got := d.refusals(); got[len(got)-1] != "a STEP_CONFLICT" {
 		t.Errorf("%v", got)
 	}
-	d.state("a", run.Failed)
+	d.state("a", run.Fatal)
 }
 
 func TestDeadlineOfTheFirstJob(t *testing.T) {

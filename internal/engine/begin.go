@@ -50,7 +50,7 @@ func (r *Run) Begin(name string, tools run.Tools, st Start, now run.Time) *Dispa
 	s := r.Steps[i]
 	defer r.settle(now)
 	s.Unchecked = false
-	resend := s.State == run.InDoubt
+	resend := s.State == run.Unknown
 	tool, args, fail := r.prepare(i, tools)
 	if (resend || s.Unsettled) && (fail != nil || args.Digest(s.Tool) != s.SentArgs || !r.mayResend(s, tool, now)) {
 		// no-blind-repeat: the same key and bytes cannot be sent again, and what was sent is still unknown.
@@ -109,7 +109,7 @@ func (r *Run) mustStart(name string, now run.Time) int {
 			continue
 		}
 		at, turn := r.turn(i)
-		if s.State == run.InDoubt && s.Doubt.Resend {
+		if s.State == run.Unknown && s.Doubt.Resend {
 			at, turn = s.Doubt.Next, true
 		} else if r.inDoubt() {
 			panic("run: blocked-by-unknown: " + r.dump())
@@ -204,16 +204,16 @@ func (r *Run) fail(s *Step, f Fail, now run.Time) {
 	s.Doubt = nil
 	s.Fail = &f
 	if f.Row.Outcome == envelope.NeedsHuman {
-		s.to(run.Held)
+		s.to(run.NeedsHuman)
 	} else {
-		s.to(run.Failed)
+		s.to(run.Fatal)
 	}
 	o := r.owe(s, f.Row.Outcome, now)
 	if f.Row.Directive == envelope.AfterInputFix {
 		o.Left = r.proposalsLeft(s)
 	}
 	o.NotBefore = s.NotBefore
-	if s.State == run.Failed && r.More && !s.Optional {
+	if s.State == run.Fatal && r.More && !s.Optional {
 		r.stop(s)
 	}
 }

@@ -61,9 +61,9 @@ func later(a, b Published) Published {
 // setAside stops a step that is not proven done.
 func (s *Step) setAside() {
 	s.Proposal = max(s.Proposal, s.Proposals, 1)
-	if s.State == run.Done && s.Proof != "" {
+	if s.State == run.OK && s.Proof != "" {
 		s.Doubt = nil
 		return
 	}
-	s.State, s.Doubt, s.NotBefore, s.Unsettled, s.Postponed = run.Stopped, nil, 0, false, false
+	s.State, s.Doubt, s.NotBefore, s.Unsettled, s.Postponed = run.Cancelled, nil, 0, false, false
 }

@@ -53,7 +53,7 @@ func TestSetAside(t *testing.T) {
 			t.Errorf("%s: %v", rule, err)
 			continue
 		}
-		if r.End == nil || r.End.Outcome != envelope.Cancelled || r.Episode != 2 || r.StepN != 2 || len(r.Effects) != 1 || r.Step("a").State != run.Done || r.Step("b").State != run.Stopped {
+		if r.End == nil || r.End.Outcome != envelope.Cancelled || r.Episode != 2 || r.StepN != 2 || len(r.Effects) != 1 || r.Step("a").State != run.OK || r.Step("b").State != run.Cancelled {
 			t.Errorf("%s: made %s", rule, r.dump())
 		}
 		if n := r.History[len(r.History)-1]; n.Kind != EventDiscard || n.By != "alice" || !strings.Contains(n.Reason, name) && name != RuleOneEnd {

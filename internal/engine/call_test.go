@@ -208,7 +208,7 @@ func TestEveryCodeAsReply(t *testing.T) {
 					t.Errorf("%+v\n%+v\nwant %+v", o, o.Envelope, want)
 				}
 				state := map[envelope.Word]run.State{
-					envelope.Retryable: run.Waiting, envelope.UnknownNow: run.InDoubt, envelope.NeedsHuman: run.Held, envelope.Fatal: run.Failed, envelope.Cancelled: run.Failed,
+					envelope.Retryable: run.Waiting, envelope.UnknownNow: run.Unknown, envelope.NeedsHuman: run.NeedsHuman, envelope.Fatal: run.Fatal, envelope.Cancelled: run.Fatal,
 				}[want.Outcome]
 				if want.Outcome == envelope.Retryable && (row.Code == envelope.CodeVerifiedAbsent || row.Code == envelope.CodeWorkerLost) {
 					state = run.Ready // their not_before is now
@@ -235,11 +235,11 @@ func TestUnknownWriteByTool(t *testing.T) {
 		state run.State
 		words []string
 	}{
-		{"write", run.InDoubt, []string{"a unknown OUTCOME_UNKNOWN"}},
-		{"always", run.InDoubt, []string{"a unknown OUTCOME_UNKNOWN"}},
-		{"blind", run.InDoubt, []string{"a unknown OUTCOME_UNKNOWN"}},
-		{"keyed", run.InDoubt, []string{"a unknown OUTCOME_UNKNOWN"}},
-		{"none", run.Held, []string{"a needs_human VERIFICATION_UNAVAILABLE"}},
+		{"write", run.Unknown, []string{"a unknown OUTCOME_UNKNOWN"}},
+		{"always", run.Unknown, []string{"a unknown OUTCOME_UNKNOWN"}},
+		{"blind", run.Unknown, []string{"a unknown OUTCOME_UNKNOWN"}},
+		{"keyed", run.Unknown, []string{"a unknown OUTCOME_UNKNOWN"}},
+		{"none", run.NeedsHuman, []string{"a needs_human VERIFICATION_UNAVAILABLE"}},
 	} {
 		d := create(t, job("", step("a", c.tool, "{}"), step("b", "read", "{}")))
 		d.call("a", silent())
@@ -316,7 +316,7 @@ func TestRetryAfter(t *testing.T) {
 	d.state("a", run.Waiting)
 	d = create(t, job(`"budget":{"max_elapsed_seconds":360000}`, step("a", "write", "{}")))
 	d.call("a", limited(15*time.Minute+time.Millisecond))
-	d.state("a", run.Held)
+	d.state("a", run.NeedsHuman)
 }
 
 func TestAttemptsExhausted(t *testing.T) {
@@ -325,7 +325,7 @@ func TestAttemptsExhausted(t *testing.T) {
 		d.call("a", fails(envelope.CodeUpstreamUnavailable, envelope.Read))
 		d.pass(5 * time.Second)
 	}
-	d.state("a", run.Held)
+	d.state("a", run.NeedsHuman)
 	o := d.last(envelope.StepScope)
 	if o.Envelope.Code != envelope.CodeAttemptsExhausted || o.Envelope.SafeDetails["last_code"] != "UPSTREAM_UNAVAILABLE" || *o.Attempt != 3 {
 		t.Errorf("%+v", o)
@@ -398,7 +398,7 @@ func TestReadWithoutReply(t *testing.T) {
 
 func TestResultTooLargeForTheRecord(t *testing.T) {
 	big := ok(`"` + strings.Repeat("x", 300<<10) + `"`)
-	for tool, state := range map[string]run.State{"read": run.Failed, "write": run.InDoubt} {
+	for tool, state := range map[string]run.State{"read": run.Fatal, "write": run.Unknown} {
 		d := create(t, job("", step("p", "read", "{}"), step("q", "read", "{}"), step("a", tool, "{}")))
 		d.call("p", big)
 		d.call("q", big)
@@ -407,7 +407,7 @@ func TestResultTooLargeForTheRecord(t *testing.T) {
 		if o := d.last(envelope.StepScope); o.ReasonCode != "result_too_large" {
 			t.Errorf("%s: %+v", tool, o)
 		}
-		if state == run.InDoubt {
+		if state == run.Unknown {
 			d.looked("d3", found(string(big.Result)), false)
 			d.ended(envelope.OK, "", "")
 			if o := d.last(envelope.StepScope); !o.Envelope.ResultOmitted || string(o.Envelope.Result) != "null" || o.Envelope.Verification.EvidenceRef != "ev" {

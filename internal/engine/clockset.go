@@ -24,9 +24,9 @@ func (r *Run) ClockSet(tools run.Tools, now run.Time) Verdict {
 			s.NotBefore, s.WaitFrom = now.Add(s.NotBefore.Sub(s.WaitFrom)), now
 		case s.State == run.Waiting && s.WaitFrom == 0 && known && s.NotBefore > now.Add(longest(tool)):
 			s.NotBefore, s.WaitFrom = now.Add(longest(tool)), now // written by an earlier version
-		case s.State == run.InDoubt && s.Doubt.WaitFrom > now.Add(clockSlack):
+		case s.State == run.Unknown && s.Doubt.WaitFrom > now.Add(clockSlack):
 			s.Doubt.shift(now.Sub(s.Doubt.WaitFrom))
-		case s.State == run.InDoubt && known && s.Doubt.Next > now.Add(longest(tool)):
+		case s.State == run.Unknown && known && s.Doubt.Next > now.Add(longest(tool)):
 			s.Doubt.shift(now.Add(longest(tool)).Sub(s.Doubt.Next))
 		default:
 			continue

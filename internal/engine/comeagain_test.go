@@ -26,7 +26,7 @@ func doubted(t *testing.T, tool string) *driver {
 	t.Helper()
 	d := create(t, job("", step("a", tool, `{}`)))
 	d.call("a", silent())
-	d.state("a", run.InDoubt)
+	d.state("a", run.Unknown)
 	return d
 }
 
@@ -41,7 +41,7 @@ func TestLookupToldToWait(t *testing.T) {
 				}
 				d.looked("d1", answer(5*time.Second), false)
 				s := d.r.Step("a")
-				if s.State != run.InDoubt || s.Doubt.Lookups != 0 {
+				if s.State != run.Unknown || s.Doubt.Lookups != 0 {
 					t.Fatalf("look %d: %s, %d lookups are counted", i, s.State, s.Doubt.Lookups)
 				}
 				if l := d.r.Lookups(d.now.Add(5*time.Second - 1)); len(l) != 0 {
@@ -115,7 +115,7 @@ func TestToldToWaitPastTheDeadline(t *testing.T) {
 			d.expire()
 			for range 2 {
 				d.looked("d1", c.l, true)
-				d.state("a", run.InDoubt)
+				d.state("a", run.Unknown)
 				if wait := d.r.Step("a").Doubt.Next.Sub(d.now); wait != 3*time.Second {
 					t.Fatalf("waits %s", wait)
 				}
@@ -174,7 +174,7 @@ func TestAbsentAfterPending(t *testing.T) {
 		t.Errorf("the step says %s", code)
 	}
 	d.looked("d1", absent, false) // inside the window: a replica that is behind
-	d.state("a", run.InDoubt)
+	d.state("a", run.Unknown)
 	d.windowOver("d1")
 	d.looked("d1", absent, true)
 	d.ended(envelope.NeedsHuman, envelope.CodeOutcomeDisputed, "a")
@@ -198,7 +198,7 @@ func TestRefusedAfterPending(t *testing.T) {
 		if v := d.reply("d1", fails(code, envelope.Write)); v != engine.Dropped {
 			t.Errorf("%s: %s", code, v)
 		}
-		d.state("a", run.InDoubt)
+		d.state("a", run.Unknown)
 	}
 }
 
@@ -281,13 +281,13 @@ func TestFailedMayBeAnEarlierOne(t *testing.T) {
 	if v := d.looked("d2", gaveUp("JOB_DIED", envelope.Dependency), false); v != engine.Applied {
 		t.Fatal(v)
 	}
-	d.state("a", run.InDoubt)
+	d.state("a", run.Unknown)
 	if n := d.r.Step("a").Doubt.Lookups; n != 0 {
 		t.Errorf("%d lookups are counted", n)
 	}
 	d.windowOver("d2")
 	d.looked("d2", gaveUp("JOB_DIED", envelope.Dependency), false)
-	d.state("a", run.InDoubt)
+	d.state("a", run.Unknown)
 	d.looked("d2", gaveUp("JOB_DIED", envelope.Dependency), true)
 	d.ended(envelope.Fatal, "JOB_DIED", "a")
 }

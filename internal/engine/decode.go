@@ -96,7 +96,7 @@ func decodeForeign(data []byte) (*Run, error) {
 func (r *Run) unknownWord() string {
 	for _, s := range r.Steps {
 		switch s.State {
-		case run.Ready, run.Executing, run.Waiting, run.InDoubt, run.Done, run.Failed, run.Held, run.Stopped:
+		case run.Ready, run.Executing, run.Waiting, run.Unknown, run.OK, run.Fatal, run.NeedsHuman, run.Cancelled:
 		default:
 			return fmt.Sprintf("step %s has the state %q", s.Name, s.State)
 		}

@@ -95,7 +95,7 @@ func TestCancelInFlight(t *testing.T) {
 			}
 			c.settle(d)
 			name := "a"
-			if c.word == envelope.OK || d.r.Step("a").State == run.Failed {
+			if c.word == envelope.OK || d.r.Step("a").State == run.Fatal {
 				name = "" // the cancellation cut nothing off
 			}
 			d.ended(c.word, c.code, name)
@@ -237,10 +237,10 @@ func TestLateProofBeforeTheEnd(t *testing.T) {
 		d.begin("a")
 		d.begin("b")
 		d.reply("d1", silent())
-		d.state("a", run.Held)
+		d.state("a", run.NeedsHuman)
 		d.goesOn()
 		d.reply("d1", ok("{}"))
-		d.state("a", run.Done)
+		d.state("a", run.OK)
 		return d
 	}
 	d := start("")

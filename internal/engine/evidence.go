@@ -44,7 +44,7 @@ func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools run.Tools, src Sou
 		return r.late(d, reply, src)
 	}
 	tool, _ := tools.Tool(s.Tool)
-	if s.State != run.Executing && s.State != run.InDoubt {
+	if s.State != run.Executing && s.State != run.Unknown {
 		return r.afterwards(s, d, reply, tool, src)
 	}
 	if reply.OK && !r.fits(len(reply.Result)) {
@@ -57,7 +57,7 @@ func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools run.Tools, src Sou
 	r.see(d, reply.Seen)
 	switch {
 	case reply.OK && s.mustLookUp(reply, tool):
-		if s.State == run.InDoubt {
+		if s.State == run.Unknown {
 			if s.Doubt.Said {
 				return Dropped
 			}
@@ -70,14 +70,14 @@ func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools run.Tools, src Sou
 	case s.Effect == envelope.Read:
 		r.failed(s, reply, tool, src)
 	case reply.NoReply || reply.Row.CommitState == envelope.Unknown:
-		if s.State == run.InDoubt {
+		if s.State == run.Unknown {
 			return Dropped // no reply tells nothing new about an unknown write
 		}
 		r.doubt(s, Fail{Row: unknownRow(reply.Row), Details: reply.Details}, tool, src, false)
-	case s.State == run.InDoubt && s.Doubt.Said:
+	case s.State == run.Unknown && s.Doubt.Said:
 		return Dropped // the far side has been seen to have the operation: what it refused of it settles nothing
 	case s.Unsettled && reply.NotSent || s.provesNothing(d, reply.Row.Category):
-		if s.State == run.InDoubt {
+		if s.State == run.Unknown {
 			return Dropped
 		}
 		r.doubt(s, doubtful(reply), tool, src, false)
@@ -193,7 +193,7 @@ func (r *Run) done(s *Step, c committed, now run.Time) {
 		r.fail(s, *failure(envelope.CodeOutcomeDisputed, nil), now)
 		return
 	}
-	s.to(run.Done)
+	s.to(run.OK)
 	s.Doubt, s.Fail, s.NotBefore, s.Unsettled, s.Unchecked = nil, nil, 0, false, false
 	s.Result, s.ResultRef, s.Omitted = c.result, c.ref, c.omitted || c.invalid != ""
 	if s.Omitted {
@@ -240,13 +240,13 @@ func (r *Run) doubt(s *Step, f Fail, tool *run.Tool, src Source, said bool) {
 		f.Row.CommitState = envelope.Unknown
 		r.fail(s, *f, src.At)
 	case tool != nil && tool.Verify != nil:
-		s.to(run.InDoubt)
+		s.to(run.Unknown)
 		s.Fail, s.NotBefore = &f, 0
 		s.Doubt = &Doubt{Since: src.At, Said: said, Next: src.At, Row: row}
 		r.owe(s, envelope.UnknownNow, src.At)
 	case r.mayResend(s, tool, src.At):
 		next := src.At.Add(tool.Retry.Delay(s.Used, src.Random))
-		s.to(run.InDoubt)
+		s.to(run.Unknown)
 		s.Fail, s.NotBefore = &f, 0
 		s.Doubt = &Doubt{Since: src.At, Next: next, Resend: true, Row: row}
 		r.owe(s, envelope.UnknownNow, src.At)

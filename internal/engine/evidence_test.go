@@ -100,31 +100,31 @@ func TestEvidenceTable(t *testing.T) {
 		alarm   bool
 		kept    int
 	}{
-		{"executing", executing, commits, engine.Applied, run.Done, false, 0},
-		{"executing", executing, refuses, engine.Applied, run.Failed, false, 0},
+		{"executing", executing, commits, engine.Applied, run.OK, false, 0},
+		{"executing", executing, refuses, engine.Applied, run.Fatal, false, 0},
 		{"executing", executing, limits, engine.Applied, run.Waiting, false, 0},
 		{"executing", executing, unsent, engine.Applied, run.Waiting, false, 0},
 		{"executing", executing, looksAbsent, engine.Dropped, same, false, 0},
-		{"executing", executing, noReply, engine.Applied, run.InDoubt, false, 0},
+		{"executing", executing, noReply, engine.Applied, run.Unknown, false, 0},
 
-		{"unknown", unknown, commits, engine.Applied, run.Done, false, 0},
-		{"unknown", unknown, refuses, engine.Applied, run.Failed, false, 0},
+		{"unknown", unknown, commits, engine.Applied, run.OK, false, 0},
+		{"unknown", unknown, refuses, engine.Applied, run.Fatal, false, 0},
 		{"unknown", unknown, limits, engine.Applied, run.Waiting, false, 0},
 		{"unknown", unknown, unsent, engine.Applied, run.Waiting, false, 0},
-		{"unknown", unknown, looksFound, engine.Applied, run.Done, false, 0},
+		{"unknown", unknown, looksFound, engine.Applied, run.OK, false, 0},
 		{"unknown", unknown, looksEarly, engine.Applied, same, false, 0},
 		{"unknown", unknown, noReply, engine.Dropped, same, false, 0},
 		{"unknown after the window", unknownAfterWindow, looksAbsent, engine.Applied, run.Ready, false, 0},
 		{"unknown after the window", unknownAfterWindow, looksEarly, engine.Dropped, same, false, 0},
-		{"unknown after the window", unknownAfterWindow, looksFound, engine.Applied, run.Done, false, 0},
+		{"unknown after the window", unknownAfterWindow, looksFound, engine.Applied, run.OK, false, 0},
 
-		{"ready", readyAfterAbsent, commits, engine.Applied, run.Done, false, 0},
-		{"ready", readyAfterAbsent, looksFound, engine.Applied, run.Done, false, 0},
+		{"ready", readyAfterAbsent, commits, engine.Applied, run.OK, false, 0},
+		{"ready", readyAfterAbsent, looksFound, engine.Applied, run.OK, false, 0},
 		{"ready", readyAfterAbsent, refuses, engine.Dropped, same, false, 0},
 		{"ready", readyAfterAbsent, unsent, engine.Dropped, same, false, 0},
 		{"ready", readyAfterAbsent, looksAbsent, engine.Dropped, same, false, 0},
 		{"ready", readyAfterAbsent, noReply, engine.Dropped, same, false, 0},
-		{"waiting", waiting, commits, engine.Applied, run.Done, false, 0},
+		{"waiting", waiting, commits, engine.Applied, run.OK, false, 0},
 		{"waiting", waiting, limits, engine.Dropped, same, false, 0},
 		{"waiting", waiting, noReply, engine.Dropped, same, false, 0},
 
@@ -134,7 +134,7 @@ func TestEvidenceTable(t *testing.T) {
 		{"a later dispatch executing", laterExecuting, unsent, engine.Dropped, same, false, 0},
 		{"a later dispatch executing", laterExecuting, looksAbsent, engine.Dropped, same, false, 0},
 		{"a later dispatch executing", laterExecuting, noReply, engine.Dropped, same, false, 0},
-		{"a later dispatch unknown", laterUnknown, commits, engine.Applied, run.Held, false, 1},
+		{"a later dispatch unknown", laterUnknown, commits, engine.Applied, run.NeedsHuman, false, 1},
 		{"a later dispatch unknown", laterUnknown, looksAbsent, engine.Dropped, same, false, 0},
 
 		{"ok by the same", doneBySame, commits, engine.Dropped, same, false, 0},
@@ -212,7 +212,7 @@ func TestVerifyAlways(t *testing.T) {
 	start := func() *driver {
 		d := create(t, job("", step("a", "always", "{}")))
 		d.call("a", ok(`{"id":"c"}`))
-		d.state("a", run.InDoubt)
+		d.state("a", run.Unknown)
 		return d
 	}
 	d := start()
@@ -253,7 +253,7 @@ func TestVerifyAlways(t *testing.T) {
 func TestCommittedByRule(t *testing.T) {
 	reply := ok("null")
 	reply.LookUp = true
-	for tool, state := range map[string]run.State{"write": run.InDoubt, "blind": run.InDoubt, "none": run.Done, "keyed": run.Done, "read": run.Done} {
+	for tool, state := range map[string]run.State{"write": run.Unknown, "blind": run.Unknown, "none": run.OK, "keyed": run.OK, "read": run.OK} {
 		d := create(t, job("", step("a", tool, "{}")))
 		d.call("a", reply)
 		d.state("a", state)
@@ -266,16 +266,16 @@ func TestRefusalAfterDoubt(t *testing.T) {
 		code  envelope.Code
 		state run.State
 	}{
-		{envelope.CodeStateConflict, run.InDoubt},
-		{envelope.CodeUpstreamRejectedInput, run.InDoubt},
-		{envelope.CodeUpstreamDenied, run.Failed},
+		{envelope.CodeStateConflict, run.Unknown},
+		{envelope.CodeUpstreamRejectedInput, run.Unknown},
+		{envelope.CodeUpstreamDenied, run.Fatal},
 		{envelope.CodeUpstreamUnavailable, run.Waiting},
 	} {
 		d := create(t, job("", step("a", "write", "{}")))
 		laterExecuting(d)
 		d.reply("d2", fails(c.code, envelope.Write))
 		d.state("a", c.state)
-		if c.state == run.InDoubt {
+		if c.state == run.Unknown {
 			d.looked("d2", found("{}"), false)
 			d.ended(envelope.OK, "", "")
 		}
@@ -283,7 +283,7 @@ func TestRefusalAfterDoubt(t *testing.T) {
 		d = create(t, job("", step("a", "write", "{}")))
 		unknown(d)
 		d.reply("d1", fails(c.code, envelope.Write))
-		if got := d.r.Step("a").State; got == run.InDoubt {
+		if got := d.r.Step("a").State; got == run.Unknown {
 			t.Errorf("%s: a dispatch's own refusal is ignored", c.code)
 		}
 	}
@@ -291,7 +291,7 @@ func TestRefusalAfterDoubt(t *testing.T) {
 	d.call("a", silent())
 	d.pass(time.Second)
 	d.call("a", fails(envelope.CodeStateConflict, envelope.Write))
-	d.state("a", run.InDoubt)
+	d.state("a", run.Unknown)
 }
 
 func TestWindow(t *testing.T) {
@@ -303,7 +303,7 @@ func TestWindow(t *testing.T) {
 	}
 	for i := range 20 { // "not found" inside the window does not count, and is asked again later and later
 		d.looked("d1", absent, false)
-		d.state("a", run.InDoubt)
+		d.state("a", run.Unknown)
 		if len(d.r.Lookups(d.now)) != 0 || len(d.r.Lookups(d.now.Add(2*time.Second))) != 1 {
 			t.Fatalf("lookup %d is not spaced", i)
 		}
@@ -365,7 +365,7 @@ func TestLookupWhoseResultDoesNotFit(t *testing.T) {
 	d = create(t, job("", step("a", "write", "{}"), step("b", "read", `{"x":{"$from":"a#"}}`)))
 	d.call("a", silent())
 	d.looked("d1", envelope.Lookup{Answer: envelope.Found, Invalid: envelope.CodeResultTooLarge, EvidenceRef: "ev"}, false)
-	d.state("a", run.Done)
+	d.state("a", run.OK)
 	d.begin("b")
 	d.ended(envelope.Fatal, envelope.CodeReferenceUnresolved, "b")
 }
@@ -466,7 +466,7 @@ func TestIdempotentFor(t *testing.T) {
 		d.pass(time.Second)
 		d.begin("a")
 		back(d)
-		if got := d.r.Step("a").State; got != run.InDoubt {
+		if got := d.r.Step("a").State; got != run.Unknown {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
@@ -545,7 +545,7 @@ func TestLeaseEnded(t *testing.T) {
 		}
 		d.looked(id, absent, true)
 	}
-	d.state("a", run.InDoubt)
+	d.state("a", run.Unknown)
 	d.looked("d3", absent, true)
 	d.ended(envelope.NeedsHuman, envelope.CodePoisonJob, "a")
 	if d.r.LeaseEnded(d.tools, d.src()) != engine.Dropped {
@@ -563,9 +563,9 @@ func TestGiveBack(t *testing.T) {
 	}{
 		{"read", true, run.Ready, 1, 0},
 		{"read", false, run.Ready, 0, 0},
-		{"write", true, run.InDoubt, 1, 1},
+		{"write", true, run.Unknown, 1, 1},
 		{"write", false, run.Ready, 0, 0},
-		{"none", true, run.Held, 1, 1},
+		{"none", true, run.NeedsHuman, 1, 1},
 		{"none", false, run.Ready, 0, 0},
 	} {
 		d := create(t, job("", step("a", c.tool, "{}")))

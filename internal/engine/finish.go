@@ -8,7 +8,7 @@ import (
 // active: something is in flight or unknown, so the episode cannot end (one-end).
 func (r *Run) active() bool {
 	for _, s := range r.Steps {
-		if s.State == run.Executing || s.State == run.InDoubt {
+		if s.State == run.Executing || s.State == run.Unknown {
 			return true
 		}
 	}
@@ -26,7 +26,7 @@ func (r *Run) executing() bool {
 
 func (r *Run) inDoubt() bool {
 	for _, s := range r.Steps {
-		if s.State == run.InDoubt {
+		if s.State == run.Unknown {
 			return true
 		}
 	}
@@ -38,21 +38,21 @@ func (s *Step) forgiven() bool {
 	if s.Waived {
 		return true
 	}
-	return s.Optional && (s.State == run.Failed || s.State == run.Held && s.Fail != nil && s.Fail.Row.Code == envelope.CodeAttemptsExhausted)
+	return s.Optional && (s.State == run.Fatal || s.State == run.NeedsHuman && s.Fail != nil && s.Fail.Row.Code == envelope.CodeAttemptsExhausted)
 }
 
 // failedHard: the step ended without success and nobody has forgiven it.
 func (s *Step) failedHard() bool {
-	return (s.State == run.Failed || s.State == run.Held) && !s.forgiven()
+	return (s.State == run.Fatal || s.State == run.NeedsHuman) && !s.forgiven()
 }
 
 // allDone: every step that is not optional is proven done, or waived.
 func (r *Run) allDone() bool {
 	for _, s := range r.Steps {
-		if s.State == run.Done || s.forgiven() {
+		if s.State == run.OK || s.forgiven() {
 			continue
 		}
-		if s.Optional && s.State == run.Stopped {
+		if s.Optional && s.State == run.Cancelled {
 			continue
 		}
 		return false
@@ -100,7 +100,7 @@ func (r *Run) settle(now run.Time) {
 // jobs.
 func (r *Run) decider() *Step {
 	for _, s := range r.Steps {
-		if s.failedHard() && (s.State == run.Held || !r.More) {
+		if s.failedHard() && (s.State == run.NeedsHuman || !r.More) {
 			return s
 		}
 	}
@@ -128,7 +128,7 @@ func (r *Run) finish(now run.Time) {
 	r.handUnsettled(now)
 	worst := r.worst()
 	// A write that nobody could establish goes to a person whatever else had been decided (contract §6, §8).
-	open := worst != nil && worst.State == run.Held && worst.Fail.Row.CommitState != envelope.NotCommitted
+	open := worst != nil && worst.State == run.NeedsHuman && worst.Fail.Row.CommitState != envelope.NotCommitted
 	switch {
 	case open || d.Why == ByStep && worst != nil:
 		row := worst.Fail.Row
@@ -165,9 +165,9 @@ func (r *Run) worst() *Step {
 	var best *Step
 	rank := func(s *Step) int {
 		switch {
-		case s.State == run.Held && s.Fail.Row.CommitState != envelope.NotCommitted:
+		case s.State == run.NeedsHuman && s.Fail.Row.CommitState != envelope.NotCommitted:
 			return 3
-		case s.State == run.Held:
+		case s.State == run.NeedsHuman:
 			return 2
 		}
 		return 1
@@ -188,7 +188,7 @@ func (r *Run) cutStep(d *Decision) string {
 		code = envelope.CodeCancelled
 	}
 	for _, s := range r.Steps {
-		if (s.State == run.Held || s.State == run.Stopped) && s.Fail != nil && s.Fail.Row.Code == code {
+		if (s.State == run.NeedsHuman || s.State == run.Cancelled) && s.Fail != nil && s.Fail.Row.Code == code {
 			return s.Name
 		}
 	}
@@ -212,7 +212,7 @@ func (r *Run) cutOff(now run.Time) {
 		case s.Attempt > 0:
 			r.cut(s, now)
 		case r.Decided.Why == ByCancel:
-			s.to(run.Stopped)
+			s.to(run.Cancelled)
 			s.NotBefore = 0
 		case s.State == run.Waiting:
 			s.to(run.Ready)
@@ -223,9 +223,9 @@ func (r *Run) cutOff(now run.Time) {
 
 // cut ends one dispatched step by the decision's own code.
 func (r *Run) cut(s *Step, now run.Time) {
-	code, state := r.Decided.Code, run.Held
+	code, state := r.Decided.Code, run.NeedsHuman
 	if r.Decided.Why == ByCancel {
-		code, state = envelope.CodeCancelled, run.Stopped
+		code, state = envelope.CodeCancelled, run.Cancelled
 	}
 	row := envelope.RowFor(code, envelope.Read)
 	if s.Unsettled {

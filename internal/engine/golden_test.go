@@ -291,12 +291,12 @@ func TestTransitions(t *testing.T) {
 		seen[k] = true
 		out[e.From]++
 	}
-	for _, s := range []run.State{run.Ready, run.Waiting, run.Executing, run.InDoubt, run.Held, run.Failed, run.Stopped} {
+	for _, s := range []run.State{run.Ready, run.Waiting, run.Executing, run.Unknown, run.NeedsHuman, run.Fatal, run.Cancelled} {
 		if out[s] == 0 {
 			t.Errorf("no way leads out of %s", s)
 		}
 	}
-	if out[run.Done] != 0 {
+	if out[run.OK] != 0 {
 		t.Error("ok is left again")
 	}
 }

@@ -79,7 +79,7 @@ func TestAWrongOptionalStepStopsNobody(t *testing.T) {
 		d := create(t, job(members, step("a", "write", "{}"), step("b", "wriet", "{}", `"optional":true`), step("c", "read", "{}")))
 		d.judge()
 		d.goesOn()
-		d.state("b", run.Failed)
+		d.state("b", run.Fatal)
 		d.call("a", ok("{}"))
 		d.call("c", ok("{}"))
 	}
@@ -100,7 +100,7 @@ func TestAWrongStepOfAnOpenRun(t *testing.T) {
 		d.job(job(members, step("a", "write", "{}"), step("b", "read", "{}"), step("c", "strict", `{"bad":1}`), step("d", "read", "{}")))
 		d.judge()
 		d.goesOn()
-		d.state("c", run.Failed)
+		d.state("c", run.Fatal)
 		if o := d.last(envelope.StepScope); o.Step != "c" || o.Envelope.Retry.MaxAttemptsRemaining != 2 || o.ReasonCode != "invalid_input" {
 			t.Errorf("%+v", o)
 		}
@@ -114,7 +114,7 @@ func TestAWrongStepOfAnOpenRun(t *testing.T) {
 
 		d.job(job(members, step("c", "strict", `{"bad":2}`)))
 		d.judge()
-		d.state("c", run.Failed)
+		d.state("c", run.Fatal)
 		ready(d) // wrong again: nothing of its job has started
 
 		d.job(job(members, step("c", "strict", `{"good":1}`)))
@@ -148,7 +148,7 @@ func TestAReplayIsJudged(t *testing.T) {
 	d := create(t, job("", step("a", "write", "{}"), step("b", "strict", `{"bad":1}`), step("c", "strict", `{"bad":1}`)))
 	d.judge()
 	d.ended(envelope.Fatal, envelope.CodeInvalidArgument, "b")
-	d.state("c", run.Failed) // all mistakes are told at once
+	d.state("c", run.Fatal) // all mistakes are told at once
 	replay := func(args string) {
 		t.Helper()
 		_, err := d.r.Replay(d.by("alice"), engine.ReplayWith{Args: []byte(args)})

@@ -17,7 +17,7 @@ func (r *Run) afterwards(s *Step, d DispatchID, reply envelope.Reply, tool *run.
 		return r.lateCommit(s, d, committed{result: reply.Result, ref: reply.Ref, evidRef: reply.EvidenceRef, proof: "reply"}, src)
 	case reply.NoReply || reply.Row.CommitState != envelope.NotCommitted:
 		return Dropped
-	case s.State == run.Done:
+	case s.State == run.OK:
 		if reply.NotSent && s.Proof == "reply" {
 			return Dropped
 		}
@@ -65,7 +65,7 @@ func (r *Run) dispatched(d DispatchID) *Step {
 func (r *Run) lateCommit(s *Step, d DispatchID, c committed, src Source) Verdict {
 	last := s.Dispatch == d
 	switch {
-	case s.State == run.Done:
+	case s.State == run.OK:
 		if c.evidRef == "" || c.evidRef == s.EvidRef || !r.keep(s, d, envelope.Committed, c.evidRef, src) {
 			return Dropped
 		}
@@ -79,21 +79,21 @@ func (r *Run) lateCommit(s *Step, d DispatchID, c committed, src Source) Verdict
 			r.alarm(envelope.CodeOutcomeDisputed, s, src.At) // it contradicts the end
 		}
 		return Noted
-	case s.Unsettled && s.State == run.Executing || s.State == run.InDoubt && s.Doubt.Resend:
+	case s.Unsettled && s.State == run.Executing || s.State == run.Unknown && s.Doubt.Resend:
 		// The same key and bytes were sent again because the tool promises that it is one operation: proof of any of
 		// its dispatches is proof of the operation.
 		r.note(Event{At: src.At, Kind: EventEvidence, By: src.By, Step: s.Name, Attempt: s.Attempt, CommitState: envelope.Committed, Dispatch: d})
 		r.closeAttempt(s.Dispatch, src.At, "", envelope.Committed)
 		r.done(s, c, src.At)
 		return Applied
-	case s.State == run.Executing || s.State == run.InDoubt:
+	case s.State == run.Executing || s.State == run.Unknown:
 		// A later dispatch is out: two may have been done. The one in flight settles, then a person decides.
 		if s.Disputed {
 			return Dropped
 		}
 		s.Disputed = true
 		r.keep(s, d, envelope.Committed, c.evidRef, src)
-		if s.State == run.InDoubt {
+		if s.State == run.Unknown {
 			r.fail(s, *failure(envelope.CodeOutcomeDisputed, nil), src.At)
 		}
 		return Applied
@@ -103,7 +103,7 @@ func (r *Run) lateCommit(s *Step, d DispatchID, c committed, src Source) Verdict
 		r.done(s, c, src.At)
 		return Applied
 	}
-	if s.State != run.Held || c.invalid == envelope.CodeResultInvalid {
+	if s.State != run.NeedsHuman || c.invalid == envelope.CodeResultInvalid {
 		if !r.keep(s, d, envelope.Committed, c.evidRef, src) {
 			return Dropped
 		}
@@ -119,7 +119,7 @@ func (r *Run) lateCommit(s *Step, d DispatchID, c committed, src Source) Verdict
 // latePending is the far side's word that it is at work on a dispatch that was taken for settled as not done: nothing of the
 // operation goes out any more, and a person decides.
 func (r *Run) latePending(s *Step, d DispatchID, src Source) Verdict {
-	if r.End != nil || s.Disputed || !s.waits() && s.State != run.Executing && s.State != run.InDoubt {
+	if r.End != nil || s.Disputed || !s.waits() && s.State != run.Executing && s.State != run.Unknown {
 		return Dropped
 	}
 	r.note(Event{At: src.At, Started: src.Start, Kind: EventVerify, By: src.By, Step: s.Name, Attempt: s.Attempt, Code: envelope.CodeOperationPending, CommitState: envelope.Unknown, Dispatch: d})

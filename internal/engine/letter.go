@@ -67,7 +67,7 @@ func (r *Run) letterOpen() []deadletter.Open {
 		} else {
 			o.ReasonCode = r.End.Row.ReasonCode
 		}
-		if s.State == run.Held && o.ReasonCode == deadletter.ReasonApprovalRequired {
+		if s.State == run.NeedsHuman && o.ReasonCode == deadletter.ReasonApprovalRequired {
 			o.ArgsDigest, o.Args, o.ArgsOmitted = s.AskedSum, s.Asked, s.Asked == nil
 		}
 		open = append(open, o)
@@ -91,7 +91,7 @@ func (r *Run) attemptsOf() []deadletter.Attempt {
 		if e.Kind != EventDispatch && e.Kind != EventVerify {
 			continue
 		}
-		if s := r.Step(e.Step); s == nil || s.State == run.Done {
+		if s := r.Step(e.Step); s == nil || s.State == run.OK {
 			continue
 		}
 		a := deadletter.Attempt{

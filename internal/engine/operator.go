@@ -91,7 +91,7 @@ func (r *Run) reopen(now run.Time) {
 	}
 	for _, s := range r.Steps {
 		s.Used, s.Failures, s.Losses, s.Proposals = 0, 0, 0, min(s.Proposals, 1)
-		s.Unchecked = s.State != run.Done // the config may have changed since
+		s.Unchecked = s.State != run.OK // the config may have changed since
 	}
 	r.Losses = 0
 }
@@ -133,11 +133,11 @@ func (r *Run) Discard(c Call) (*Answer, *Refusal) {
 func (r *Run) openSteps() []*Step {
 	var out []*Step
 	for _, s := range r.Steps {
-		if s.State == run.Done || s.forgiven() || s.Waived {
+		if s.State == run.OK || s.forgiven() || s.Waived {
 			continue
 		}
 		started := s.Attempt > 0 || s.Fail != nil
-		if !started || s.Optional && s.State != run.Held {
+		if !started || s.Optional && s.State != run.NeedsHuman {
 			continue
 		}
 		out = append(out, s)
@@ -308,7 +308,7 @@ func (r *Run) checkNeeded(s *Step, res Resolution) *Refusal {
 	}
 	var needs []string
 	for _, later := range r.after(s) {
-		if later.Optional || later.Waived || later.State == run.Done || !later.mayRefer() {
+		if later.Optional || later.Waived || later.State == run.OK || !later.mayRefer() {
 			continue
 		}
 		for _, ref := range strictjson.References(later.Args.Text()) {
@@ -352,7 +352,7 @@ func (r *Run) Approve(c Call) (*Answer, *Refusal) {
 		return first, err
 	}
 	s, err := r.pick(c.Step, func(s *Step) bool {
-		return s.State == run.Held && s.Fail.Row.Code == envelope.CodeMissingApproval
+		return s.State == run.NeedsHuman && s.Fail.Row.Code == envelope.CodeMissingApproval
 	})
 	if err != nil {
 		return nil, err

@@ -590,24 +590,24 @@ func TestReport(t *testing.T) {
 		state   run.State
 		alarm   bool
 	}{
-		{"committed while executing", executing, 0, wasDone, engine.Applied, run.Done, false},
-		{"committed while unknown", unknown, 1, wasDone, engine.Applied, run.Done, false},
-		{"committed while ready", readyAfterAbsent, 0, wasDone, engine.Applied, run.Done, false},
-		{"committed while waiting", waiting, 0, wasDone, engine.Applied, run.Done, false},
+		{"committed while executing", executing, 0, wasDone, engine.Applied, run.OK, false},
+		{"committed while unknown", unknown, 1, wasDone, engine.Applied, run.OK, false},
+		{"committed while ready", readyAfterAbsent, 0, wasDone, engine.Applied, run.OK, false},
+		{"committed while waiting", waiting, 0, wasDone, engine.Applied, run.OK, false},
 		{"committed, an earlier attempt, while a later one is out", laterExecuting, 1, wasDone, engine.Applied, run.Executing, false},
-		{"committed, the current attempt", laterExecuting, 2, wasDone, engine.Applied, run.Done, false},
-		{"committed, an earlier attempt, while a later one is unknown", laterUnknown, 1, wasDone, engine.Applied, run.Held, false},
-		{"committed after a fatal end", endedFatal, 1, wasDone, engine.Noted, run.Failed, true},
-		{"committed after an unknown end", endedUnknown, 1, wasDone, engine.Noted, run.Held, false},
-		{"committed again", doneByReport, 1, engine.Resolution{CommitState: envelope.Committed, EvidenceRef: "other"}, engine.Noted, run.Done, false},
-		{"committed otherwise", doneByReport, 1, wasDone, engine.Noted, run.Done, true},
+		{"committed, the current attempt", laterExecuting, 2, wasDone, engine.Applied, run.OK, false},
+		{"committed, an earlier attempt, while a later one is unknown", laterUnknown, 1, wasDone, engine.Applied, run.NeedsHuman, false},
+		{"committed after a fatal end", endedFatal, 1, wasDone, engine.Noted, run.Fatal, true},
+		{"committed after an unknown end", endedUnknown, 1, wasDone, engine.Noted, run.NeedsHuman, false},
+		{"committed again", doneByReport, 1, engine.Resolution{CommitState: envelope.Committed, EvidenceRef: "other"}, engine.Noted, run.OK, false},
+		{"committed otherwise", doneByReport, 1, wasDone, engine.Noted, run.OK, true},
 		{"not committed after the window", unknownAfterWindow, 1, gone, engine.Applied, run.Ready, false},
-		{"not committed before the window is over", unknown, 1, gone, engine.Applied, run.InDoubt, false},
-		{"not committed without an attempt", unknownAfterWindow, 0, gone, engine.Applied, run.InDoubt, false},
-		{"not committed, an earlier attempt", laterUnknown, 1, gone, engine.Applied, run.InDoubt, false},
+		{"not committed before the window is over", unknown, 1, gone, engine.Applied, run.Unknown, false},
+		{"not committed without an attempt", unknownAfterWindow, 0, gone, engine.Applied, run.Unknown, false},
+		{"not committed, an earlier attempt", laterUnknown, 1, gone, engine.Applied, run.Unknown, false},
 		{"not committed while executing", executing, 1, gone, engine.Noted, run.Executing, false},
-		{"not committed, but it is ok", doneBySame, 1, gone, engine.Noted, run.Done, true},
-		{"not committed after a fatal end", endedFatal, 1, gone, engine.Noted, run.Failed, false},
+		{"not committed, but it is ok", doneBySame, 1, gone, engine.Noted, run.OK, true},
+		{"not committed after a fatal end", endedFatal, 1, gone, engine.Noted, run.Fatal, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := create(t, job(`"budget":{"max_elapsed_seconds":600}`, step("a", "write", "{}")))
@@ -616,7 +616,7 @@ func TestReport(t *testing.T) {
 			if err != nil || v != c.verdict || d.r.Step("a").State != c.state || (len(d.r.Alarms) > 0) != c.alarm {
 				t.Errorf("%s %v, %s, alarms %v; want %s, %s", v, err, d.r.Step("a").State, d.r.Alarms, c.verdict, c.state)
 			}
-			if c.state == run.InDoubt && len(d.r.Lookups(d.now)) != 1 {
+			if c.state == run.Unknown && len(d.r.Lookups(d.now)) != 1 {
 				t.Error("the next lookup does not happen at once")
 			}
 			kept := slices.ContainsFunc(d.r.History, func(e engine.Event) bool { return e.Kind == engine.EventReport && e.By == "webhook" })

@@ -86,7 +86,7 @@ func (r *Run) remaining(except *Step) []string {
 
 // notStarted: never dispatched, and no end of its own.
 func (s *Step) notStarted() bool {
-	return s.Attempt == 0 && !s.Waived && (s.waits() || s.State == run.Stopped)
+	return s.Attempt == 0 && !s.Waived && (s.waits() || s.State == run.Cancelled)
 }
 
 func (r *Run) elapsed(now run.Time) int64 {

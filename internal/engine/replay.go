@@ -36,7 +36,7 @@ func (r *Run) Replay(c Call, w ReplayWith) (*Answer, *Refusal) {
 	target := r.Step(r.End.Step)
 	var args *strictjson.Args
 	if w.Args != nil {
-		if target == nil || target.State == run.Done || target.State == run.Ready && target.Attempt > 0 {
+		if target == nil || target.State == run.OK || target.State == run.Ready && target.Attempt > 0 {
 			return nil, refusal(run.BadRequest, "args: the dead letter has no step to change")
 		}
 		var err error
@@ -52,13 +52,13 @@ func (r *Run) Replay(c Call, w ReplayWith) (*Answer, *Refusal) {
 	r.reopen(c.At)
 	r.Replays++
 	for _, s := range open {
-		if r.More && s.State == run.Failed && s != target {
+		if r.More && s.State == run.Fatal && s != target {
 			continue // an open run's fatal step still waits for its amendment
 		}
 		s.again()
 	}
 	for _, s := range r.Steps {
-		if s.State == run.Stopped {
+		if s.State == run.Cancelled {
 			s.to(run.Ready)
 		}
 	}

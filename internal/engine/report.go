@@ -41,7 +41,7 @@ func (r *Run) Report(step string, attempt int, by string, res Resolution, tools 
 	if attempt != 0 && attempt != s.Attempt {
 		d = r.dispatchOf(step, attempt) // an earlier one: the evidence table decides
 	}
-	if d == s.Dispatch && r.End == nil && (s.State == run.Executing || s.State == run.InDoubt) && !s.Disputed {
+	if d == s.Dispatch && r.End == nil && (s.State == run.Executing || s.State == run.Unknown) && !s.Disputed {
 		r.closeAttempt(d, now, "", envelope.Committed)
 		r.done(s, c, now)
 		return Applied, nil
@@ -64,14 +64,14 @@ func (r *Run) dispatchOf(step string, attempt int) DispatchID {
 
 // reportAbsent: "nothing was done" counts only for the unknown attempt that it names, after its window.
 func (r *Run) reportAbsent(s *Step, attempt int, tools run.Tools, src Source) Verdict {
-	if s.State == run.Done || r.End != nil {
+	if s.State == run.OK || r.End != nil {
 		r.keep(s, s.Dispatch, envelope.NotCommitted, "", src)
-		if s.State == run.Done || s.commitState() == envelope.Committed {
+		if s.State == run.OK || s.commitState() == envelope.Committed {
 			r.alarm(envelope.CodeOutcomeDisputed, s, src.At)
 		}
 		return Noted
 	}
-	if s.State != run.InDoubt || s.Doubt.Resend {
+	if s.State != run.Unknown || s.Doubt.Resend {
 		return Noted
 	}
 	if attempt == s.Attempt && s.Doubt.WindowOver {

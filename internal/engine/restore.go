@@ -59,7 +59,7 @@ func (r *Run) Merge(f Fact, tools run.Tools, src Source) Verdict {
 	if earlier {
 		s.FirstSent = in.At
 	}
-	if s != nil && in.Attempt > s.Attempt && (s.State == run.Executing || s.State == run.InDoubt && (reply.OK || !s.Doubt.Resend)) {
+	if s != nil && in.Attempt > s.Attempt && (s.State == run.Executing || s.State == run.Unknown && (reply.OK || !s.Doubt.Resend)) {
 		// A later dispatch was made, so the earlier one had been settled as not committed before it, or may be repeated.
 		s.to(run.Ready)
 		s.Doubt, s.Fail = nil, nil
@@ -70,7 +70,7 @@ func (r *Run) Merge(f Fact, tools run.Tools, src Source) Verdict {
 		s.Attempt--
 		r.Spent.ReleaseCall()
 	}
-	if s != nil && s.State == run.Failed && in.Proposal > s.Proposal && r.End == nil && !r.contradicted(s) {
+	if s != nil && s.State == run.Fatal && in.Proposal > s.Proposal && r.End == nil && !r.contradicted(s) {
 		s.to(run.Ready) // other args came after it had failed, and the copy does not know them yet
 		s.Fail, s.NotBefore = nil, 0
 	}
@@ -136,7 +136,7 @@ func (r *Run) Merge(f Fact, tools run.Tools, src Source) Verdict {
 // refused: what the step carries is known from one journal alone, and another journal knows of another dispatch of the same
 // attempt. A record gives an attempt to one dispatch only, so it had refused the one that is carried, which never left.
 func (s *Step) refused(in *Intent) bool {
-	return s.State == run.InDoubt && s.Doubt.Journal && in.Attempt == s.Attempt && in.Proposal == s.Proposal && in.Key == s.Key
+	return s.State == run.Unknown && s.Doubt.Journal && in.Attempt == s.Attempt && in.Proposal == s.Proposal && in.Key == s.Key
 }
 
 // mergeBeside: the record knows the step and not this dispatch of it, and the step is under way or has ended. What has ended
@@ -149,7 +149,7 @@ func (r *Run) mergeBeside(s *Step, in *Intent, reply envelope.Reply, src Source)
 		return r.lateCommit(s, in.Dispatch, committed{result: reply.Result, ref: reply.Ref, evidRef: reply.EvidenceRef, proof: "reply"}, src)
 	case !reply.NoReply && reply.Row.CommitState == envelope.NotCommitted, in.Attempt <= s.Attempt:
 		return Dropped
-	case s.State == run.Done || s.State == run.Executing || s.State == run.InDoubt || s.commitState() != envelope.NotCommitted:
+	case s.State == run.OK || s.State == run.Executing || s.State == run.Unknown || s.commitState() != envelope.NotCommitted:
 		return Dropped // it is done, or to be settled in any case
 	case !r.keep(s, in.Dispatch, envelope.Unknown, "", src):
 		return Dropped

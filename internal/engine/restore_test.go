@@ -44,17 +44,17 @@ func TestRestored(t *testing.T) {
 		state run.State
 		done  bool
 	}{
-		{"an effect", []engine.Fact{fact("write", "d1", 1, reply(ok("{}")))}, run.Done, true},
-		{"an intent", []engine.Fact{fact("write", "d1", 1, nil)}, run.InDoubt, false},
-		{"an intent without lookup", []engine.Fact{fact("none", "d1", 1, nil)}, run.Held, false},
-		{"an effect of verify.always", []engine.Fact{fact("always", "d1", 1, reply(ok("{}")))}, run.InDoubt, false},
+		{"an effect", []engine.Fact{fact("write", "d1", 1, reply(ok("{}")))}, run.OK, true},
+		{"an intent", []engine.Fact{fact("write", "d1", 1, nil)}, run.Unknown, false},
+		{"an intent without lookup", []engine.Fact{fact("none", "d1", 1, nil)}, run.NeedsHuman, false},
+		{"an effect of verify.always", []engine.Fact{fact("always", "d1", 1, reply(ok("{}")))}, run.Unknown, false},
 		{"a refusal", []engine.Fact{fact("write", "d1", 1, &refusedReply)}, run.Ready, false},
-		{"a lost one, then an effect", []engine.Fact{fact("write", "d1", 1, nil), fact("write", "d2", 2, reply(ok("{}")))}, run.Done, true},
-		{"an effect, then a lost one before it", []engine.Fact{fact("write", "d2", 2, reply(ok("{}"))), fact("write", "d1", 1, nil)}, run.Done, true},
-		{"two lost ones", []engine.Fact{fact("write", "d1", 1, nil), fact("write", "d2", 2, nil)}, run.InDoubt, false},
+		{"a lost one, then an effect", []engine.Fact{fact("write", "d1", 1, nil), fact("write", "d2", 2, reply(ok("{}")))}, run.OK, true},
+		{"an effect, then a lost one before it", []engine.Fact{fact("write", "d2", 2, reply(ok("{}"))), fact("write", "d1", 1, nil)}, run.OK, true},
+		{"two lost ones", []engine.Fact{fact("write", "d1", 1, nil), fact("write", "d2", 2, nil)}, run.Unknown, false},
 		{"one that never left, and a refusal", []engine.Fact{fact("write", "d1", 1, &refusedReply), neverSent("d2", 2)}, run.Ready, false},
-		{"one that never left, and an effect", []engine.Fact{neverSent("d1", 1), fact("write", "d2", 1, reply(ok("{}")))}, run.Done, true},
-		{"the same fact twice", []engine.Fact{fact("write", "d1", 1, nil), fact("write", "d1", 1, nil)}, run.InDoubt, false},
+		{"one that never left, and an effect", []engine.Fact{neverSent("d1", 1), fact("write", "d2", 1, reply(ok("{}")))}, run.OK, true},
+		{"the same fact twice", []engine.Fact{fact("write", "d1", 1, nil), fact("write", "d1", 1, nil)}, run.Unknown, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := &driver{t: t, tools: tools(), now: start, seq: 1, r: engine.Restored(c.facts[0], defaults(), start)}
@@ -121,11 +121,11 @@ func TestMergeKnownDispatch(t *testing.T) {
 		fact   engine.Fact
 		state  run.State
 	}{
-		"executing, and its worker is gone": {executing, fact("write", "d1", 1, nil), run.InDoubt},
-		"executing, with its effect":        {executing, fact("write", "d1", 1, reply(ok("{}"))), run.Done},
-		"unknown, with its effect":          {unknown, fact("write", "d1", 1, reply(ok("{}"))), run.Done},
-		"unknown":                           {unknown, fact("write", "d1", 1, nil), run.InDoubt},
-		"ok":                                {doneBySame, fact("write", "d1", 1, nil), run.Done},
+		"executing, and its worker is gone": {executing, fact("write", "d1", 1, nil), run.Unknown},
+		"executing, with its effect":        {executing, fact("write", "d1", 1, reply(ok("{}"))), run.OK},
+		"unknown, with its effect":          {unknown, fact("write", "d1", 1, reply(ok("{}"))), run.OK},
+		"unknown":                           {unknown, fact("write", "d1", 1, nil), run.Unknown},
+		"ok":                                {doneBySame, fact("write", "d1", 1, nil), run.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := create(t, job("", step("a", "write", "{}")))
@@ -143,7 +143,7 @@ func TestMergeALaterDispatch(t *testing.T) {
 	for name, later := range map[string]struct {
 		reply *envelope.Reply
 		state run.State
-	}{"ok": {reply(ok("{}")), run.Done}, "lost": {nil, run.InDoubt}} {
+	}{"ok": {reply(ok("{}")), run.OK}, "lost": {nil, run.Unknown}} {
 		d := create(t, job("", step("a", "write", "{}")))
 		executing(d)
 		for _, f := range []engine.Fact{fact("write", "d2", 2, later.reply), fact("write", "d1", 1, nil)} {
@@ -167,7 +167,7 @@ func TestMergeTwoOfOneAttempt(t *testing.T) {
 			d.r.Merge(f, d.tools, d.src())
 			d.check()
 		}
-		d.state("a", run.Done)
+		d.state("a", run.OK)
 		if s := d.r.Step("a"); s.Dispatch != "d2" || s.Attempt != 1 || s.Disputed || d.r.Spent.ToolCalls != 1 {
 			t.Errorf("%s first: %+v, %d calls", facts[0].Intent.Dispatch, s, d.r.Spent.ToolCalls)
 		}
@@ -197,7 +197,7 @@ func TestMergeIntoARunWhoseEndIsDecided(t *testing.T) {
 			d.r.Merge(f, d.tools, d.src())
 			d.check()
 		}
-		d.state("c", run.Done)
+		d.state("c", run.OK)
 		if len(d.r.Effects) != 1 {
 			t.Errorf("completed effects %+v", d.r.Effects)
 		}
@@ -257,12 +257,12 @@ func TestMergeIntoAStepThatHasEnded(t *testing.T) {
 		kept   []envelope.CommitState
 		alarms int
 	}{
-		"refused by the record":         {true, envelope.CodeStateConflict, fact("write", "other", 1, nil), run.Failed, nil, 0},
-		"refused by the provider":       {true, envelope.CodeStateConflict, fact("write", "d2", 2, &conflict), run.Failed, nil, 0},
-		"done after all":                {true, envelope.CodeStateConflict, fact("write", "d2", 2, reply(ok("{}"))), run.Failed, []envelope.CommitState{envelope.Committed}, 1},
-		"a later attempt":               {true, envelope.CodeStateConflict, later, run.Failed, []envelope.CommitState{envelope.Unknown}, 0},
-		"a later attempt, the run over": {false, envelope.CodeStateConflict, later, run.Failed, []envelope.CommitState{envelope.Unknown}, 0},
-		"other args":                    {true, envelope.CodeUpstreamRejectedInput, amended, run.InDoubt, nil, 0},
+		"refused by the record":         {true, envelope.CodeStateConflict, fact("write", "other", 1, nil), run.Fatal, nil, 0},
+		"refused by the provider":       {true, envelope.CodeStateConflict, fact("write", "d2", 2, &conflict), run.Fatal, nil, 0},
+		"done after all":                {true, envelope.CodeStateConflict, fact("write", "d2", 2, reply(ok("{}"))), run.Fatal, []envelope.CommitState{envelope.Committed}, 1},
+		"a later attempt":               {true, envelope.CodeStateConflict, later, run.Fatal, []envelope.CommitState{envelope.Unknown}, 0},
+		"a later attempt, the run over": {false, envelope.CodeStateConflict, later, run.Fatal, []envelope.CommitState{envelope.Unknown}, 0},
+		"other args":                    {true, envelope.CodeUpstreamRejectedInput, amended, run.Unknown, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			members := ""
@@ -272,7 +272,7 @@ func TestMergeIntoAStepThatHasEnded(t *testing.T) {
 			d := create(t, job(members, step("a", "write", "{}")))
 			d.begin("a")
 			d.reply("d1", fails(c.code, envelope.Write))
-			d.state("a", run.Failed)
+			d.state("a", run.Fatal)
 			for range 2 { // the same fact again changes nothing
 				d.r.Merge(c.fact, d.tools, d.src())
 				d.check()
@@ -310,9 +310,9 @@ func TestMergeAllThatAJournalKnows(t *testing.T) {
 			t.Errorf("it was %s", v)
 		}
 		d.check()
-		d.state("a", run.Held)
-		d.state("b", run.Done)
-		d.state("c", run.Held)
+		d.state("a", run.NeedsHuman)
+		d.state("b", run.OK)
+		d.state("c", run.NeedsHuman)
 		if d.r.End == nil || len(d.last(envelope.RunScope).CompletedEffects) != 1 {
 			t.Errorf("ended %+v with the effects %+v", d.r.End, d.r.Effects)
 		}

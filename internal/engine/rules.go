@@ -65,13 +65,13 @@ func (r *Run) Violations() []Violation {
 }
 
 func (r *Run) checkStep(s *Step, bad func(string, string, ...any)) {
-	if (s.Doubt != nil) != (s.State == run.InDoubt) {
+	if (s.Doubt != nil) != (s.State == run.Unknown) {
 		bad(RuleBlockedByUnknown, "step %s is %s, doubt %v", s.Name, s.State, s.Doubt != nil)
 	}
-	if (s.State == run.Executing || s.State == run.InDoubt) && s.Dispatch == "" {
+	if (s.State == run.Executing || s.State == run.Unknown) && s.Dispatch == "" {
 		bad(RuleIntentFirst, "step %s is %s without a dispatch id", s.Name, s.State)
 	}
-	if s.State == run.InDoubt && s.Effect != envelope.Write {
+	if s.State == run.Unknown && s.Effect != envelope.Write {
 		bad(RuleBlockedByUnknown, "read step %s is unknown", s.Name)
 	}
 	if s.Proposal < 1 || s.Proposal < s.Proposals {
@@ -80,10 +80,10 @@ func (r *Run) checkStep(s *Step, bad func(string, string, ...any)) {
 	if int64(s.Used) > r.Budget.MaxAttemptsPerStep {
 		bad(RuleBudgetBeforeWork, "step %s has used %d attempts, the limit is %d", s.Name, s.Used, r.Budget.MaxAttemptsPerStep)
 	}
-	if s.State == run.Done && s.Proof == "" {
+	if s.State == run.OK && s.Proof == "" {
 		bad(RuleProvenOK, "step %s is ok without a proof", s.Name)
 	}
-	if (s.State == run.Failed || s.State == run.Held) && s.Fail == nil {
+	if (s.State == run.Fatal || s.State == run.NeedsHuman) && s.Fail == nil {
 		bad(RuleNothingVanishes, "step %s is %s without a reason", s.Name, s.State)
 	}
 }
@@ -104,7 +104,7 @@ func (r *Run) checkEnd(bad func(string, string, ...any)) {
 	switch r.End.Outcome {
 	case envelope.OK:
 		for _, s := range r.Steps {
-			if s.State != run.Done && !s.forgiven() && !(s.Optional && s.State == run.Stopped) {
+			if s.State != run.OK && !s.forgiven() && !(s.Optional && s.State == run.Cancelled) {
 				bad(RuleProvenOK, "the run is ok, step %s is %s", s.Name, s.State)
 			}
 		}

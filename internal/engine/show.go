@@ -24,7 +24,7 @@ func (r *Run) State() string {
 	}
 	for i, s := range r.Steps {
 		switch s.State {
-		case run.InDoubt:
+		case run.Unknown:
 			is(run.StateUnknown, 4)
 		case run.Executing:
 			is(run.StateRunning, 3)
@@ -58,12 +58,12 @@ func (r *Run) View(now run.Time) *run.View {
 	}
 	for _, s := range r.Steps {
 		sv := run.StepView{Step: s.Name, Tool: s.Tool, Effect: s.Effect, State: s.State, Attempt: s.Attempt, NotBefore: s.NotBefore, Optional: s.Optional, StoppedBy: s.StoppedBy}
-		if s.State == run.InDoubt && s.Doubt.Next > now {
+		if s.State == run.Unknown && s.Doubt.Next > now {
 			sv.NotBefore = s.Doubt.Next
 		}
 		if s.Fail != nil {
 			sv.Code, sv.CommitState, sv.SafeDetails = s.Fail.Row.Code, s.Fail.Row.CommitState, s.Fail.Details
-		} else if s.State == run.Done {
+		} else if s.State == run.OK {
 			sv.CommitState = envelope.Committed
 		}
 		v.Steps = append(v.Steps, sv)
@@ -104,7 +104,7 @@ func (r *Run) Due(now run.Time) run.Time {
 		}
 	}
 	for _, s := range r.Steps {
-		if s.State == run.InDoubt && (r.Lease == nil || !s.Doubt.Resend) {
+		if s.State == run.Unknown && (r.Lease == nil || !s.Doubt.Resend) {
 			at(max(s.Doubt.Next, 1))
 		}
 	}
@@ -134,7 +134,7 @@ func (r *Run) DueAfter(t run.Time) run.Time {
 		}
 	}
 	for _, s := range r.Steps {
-		if s.State == run.InDoubt && !s.Doubt.Resend {
+		if s.State == run.Unknown && !s.Doubt.Resend {
 			at(s.Doubt.Next)
 		}
 	}
@@ -153,7 +153,7 @@ func (r *Run) Payloads() []run.Payload {
 	out := make([]run.Payload, len(r.Steps))
 	for i, s := range r.Steps {
 		p := run.Payload{Step: s.Name, Tool: s.Tool, Args: r.shown(s)}
-		if s.State == run.Done {
+		if s.State == run.OK {
 			p.Result, p.ResultRef = s.Result, s.ResultRef
 			if len(p.Result) == 0 {
 				p.Result = r.fetched[s.Name]
@@ -168,7 +168,7 @@ func (r *Run) Payloads() []run.Payload {
 func (r *Run) Stored() map[string]uint64 {
 	out := map[string]uint64{}
 	for _, s := range r.Steps {
-		if s.State == run.Done && len(s.Result) == 0 && !s.Omitted && s.ResultRef == nil && s.OutcomeSeq != 0 {
+		if s.State == run.OK && len(s.Result) == 0 && !s.Omitted && s.ResultRef == nil && s.OutcomeSeq != 0 {
 			out[s.Name] = s.OutcomeSeq
 		}
 	}

@@ -184,7 +184,7 @@ func (w *sim) merge(f engine.Fact) {
 	v := w.r.Merge(f, w.tools, w.src())
 	w.say("merge %s of %s attempt %d effect %v: %s", f.Intent.Dispatch, f.Intent.Step, f.Intent.Attempt, f.Effect != nil, v)
 	w.store()
-	if s := w.r.Step(f.Intent.Step); s != nil && (state == run.Failed || state == run.Stopped || state == run.Done) && s.State != state && s.Proposal == proposal {
+	if s := w.r.Step(f.Intent.Step); s != nil && (state == run.Fatal || state == run.Cancelled || state == run.OK) && s.State != state && s.Proposal == proposal {
 		w.broken(engine.RuleOneEnd, "step %s was %s and is %s by what a journal knows", s.Name, state, s.State)
 	}
 }
@@ -217,7 +217,7 @@ func (w *sim) event() {
 			w.say("cancel: %s", w.r.CancelRun("alice", "stop", w.now))
 		}
 	case k < 24:
-		if n := w.r.Next(w.now); len(n.Ready) > 0 && w.r.Step(n.Ready[0]).State != run.InDoubt {
+		if n := w.r.Next(w.now); len(n.Ready) > 0 && w.r.Step(n.Ready[0]).State != run.Unknown {
 			w.say("postpone %s: %s", n.Ready[0], w.r.Postpone(n.Ready[0], w.now.Add(time.Second), w.now))
 		}
 	case k < 25:

@@ -223,7 +223,7 @@ func (w *sim) checkOutcomes() {
 func (w *sim) checkTruth() {
 	w.t.Helper()
 	for _, s := range w.r.Steps {
-		if w.r.End != nil && (s.State == run.Executing || s.State == run.InDoubt) {
+		if w.r.End != nil && (s.State == run.Executing || s.State == run.Unknown) {
 			w.broken(engine.RuleOneEnd, "the run has ended, step %s is %s", s.Name, s.State)
 		}
 		if s.Effect != envelope.Write || s.Attempt == 0 {
@@ -236,7 +236,7 @@ func (w *sim) checkTruth() {
 		if n > 1 {
 			w.broken(engine.RuleNoBlindRepeat, "step %s was done %d times", s.Name, n)
 		}
-		if s.State == run.Done && n == 0 {
+		if s.State == run.OK && n == 0 {
 			w.broken(engine.RuleProvenOK, "step %s is ok and was never done", s.Name)
 		}
 		not := s.Fail != nil && s.Fail.Row.CommitState == envelope.NotCommitted || s.Fail == nil && s.State == run.Ready
@@ -246,7 +246,7 @@ func (w *sim) checkTruth() {
 		for _, k := range w.r.Evidence {
 			not = not && (k.Step != s.Name || k.CommitState == envelope.NotCommitted) // a person decides what is true
 		}
-		if not && n > 0 && s.State != run.Executing && s.State != run.InDoubt {
+		if not && n > 0 && s.State != run.Executing && s.State != run.Unknown {
 			w.broken(engine.RuleNoBlindRepeat, "step %s (%s) counts as not done and was done", s.Name, s.State)
 		}
 	}
@@ -280,7 +280,7 @@ func (w *sim) dispatched(d *engine.Dispatch) {
 	}
 	resend := w.r.Step(d.Step).Unsettled // an unknown step itself, whose tool promises idempotent_for
 	for _, s := range w.r.Steps {
-		if s.State == run.InDoubt && s.Name != d.Step && !resend {
+		if s.State == run.Unknown && s.Name != d.Step && !resend {
 			w.broken(engine.RuleBlockedByUnknown, "%s was dispatched while %s is unknown", d.Step, s.Name)
 		}
 	}

@@ -71,7 +71,7 @@ func (r *Run) WantsBack() map[string]uint64 {
 	}
 	var out map[string]uint64
 	for _, s := range r.Steps {
-		if s.State == run.Done || s.forgiven() {
+		if s.State == run.OK || s.forgiven() {
 			continue
 		}
 		for name, seq := range r.Fetch(s.Name) {
@@ -88,7 +88,7 @@ func (r *Run) WantsBack() map[string]uint64 {
 func (r *Run) takeBack() {
 	for _, s := range r.Steps {
 		result := r.fetched[s.Name]
-		if s.State == run.Done && len(s.Result) == 0 && s.ResultRef == nil && len(result) > 0 && r.size+len(result) <= r.softMax() {
+		if s.State == run.OK && len(s.Result) == 0 && s.ResultRef == nil && len(result) > 0 && r.size+len(result) <= r.softMax() {
 			s.Result, s.OutcomeSeq = result, 0
 			r.size += len(result)
 		}
@@ -113,7 +113,7 @@ func (r *Run) owes(s *Step) bool {
 // detach replaces published results above min by their sequence, oldest first, until the record has lost want bytes.
 func (r *Run) detach(minimum, want int) {
 	for _, s := range r.Steps {
-		if s.State != run.Done || s.OutcomeSeq == 0 || len(s.Result) <= minimum || r.owes(s) {
+		if s.State != run.OK || s.OutcomeSeq == 0 || len(s.Result) <= minimum || r.owes(s) {
 			continue
 		}
 		want -= len(s.Result)

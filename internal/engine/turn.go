@@ -40,7 +40,7 @@ func (r *Run) Next(now run.Time) Need {
 	doubt := r.inDoubt()
 	for i, s := range r.Steps {
 		at, turn := r.turn(i)
-		if s.State == run.InDoubt && s.Doubt.Resend {
+		if s.State == run.Unknown && s.Doubt.Resend {
 			at, turn = s.Doubt.Next, true // no-blind-repeat's exception: idempotent_for
 		} else if doubt {
 			continue // blocked-by-unknown
@@ -91,7 +91,7 @@ func (s *Step) waits() bool { return s.State == run.Ready || s.State == run.Wait
 // passed: a later step of a job without parallel need not wait for this one any more.
 func (s *Step) passed() bool {
 	switch s.State {
-	case run.Done, run.Failed, run.Held, run.Stopped:
+	case run.OK, run.Fatal, run.NeedsHuman, run.Cancelled:
 		return true
 	}
 	return s.Waived || s.StoppedBy != ""
@@ -139,7 +139,7 @@ func (r *Run) Fetch(step string) map[string]uint64 {
 	var out map[string]uint64
 	for _, name := range s.sources() {
 		from := r.Step(name)
-		if from == nil || from.State != run.Done || len(from.Result) > 0 || from.Omitted || from.ResultRef != nil || from.OutcomeSeq == 0 {
+		if from == nil || from.State != run.OK || len(from.Result) > 0 || from.Omitted || from.ResultRef != nil || from.OutcomeSeq == 0 {
 			continue
 		}
 		if _, have := r.fetched[name]; have {
@@ -162,7 +162,7 @@ func (r *Run) FetchObjects(step string) map[string]*envelope.ObjectRef {
 	var out map[string]*envelope.ObjectRef
 	for _, name := range s.sources() {
 		from := r.Step(name)
-		if from == nil || from.State != run.Done || from.ResultRef == nil {
+		if from == nil || from.State != run.OK || from.ResultRef == nil {
 			continue
 		}
 		if _, have := r.fetched[name]; have {
@@ -206,7 +206,7 @@ func (r *Run) substitute(i int) (args json.RawMessage, bad string, err error) {
 			return nil, false
 		}
 		from := r.before(name, i)
-		if from == nil || from.State != run.Done || from.Omitted {
+		if from == nil || from.State != run.OK || from.Omitted {
 			return nil, false
 		}
 		result := from.Result

@@ -24,7 +24,7 @@ type Lookup struct {
 func (r *Run) Lookups(now run.Time) []Lookup {
 	var out []Lookup
 	for i, s := range r.Steps {
-		if s.State != run.InDoubt || s.Doubt.Resend || s.Doubt.Next > now {
+		if s.State != run.Unknown || s.Doubt.Resend || s.Doubt.Next > now {
 			continue
 		}
 		args, _, err := r.resolve(i)
@@ -44,7 +44,7 @@ func (r *Run) Lookups(now run.Time) []Lookup {
 func (r *Run) Doubts() []DispatchID {
 	var out []DispatchID
 	for _, s := range r.Steps {
-		if s.State == run.InDoubt && !s.Doubt.Resend && !s.Doubt.WindowOver {
+		if s.State == run.Unknown && !s.Doubt.Resend && !s.Doubt.WindowOver {
 			out = append(out, s.Dispatch)
 		}
 	}
@@ -55,7 +55,7 @@ func (r *Run) Doubts() []DispatchID {
 // proves absence. One is due now, and the spacing starts anew.
 func (r *Run) WindowOver(d DispatchID, now run.Time) Verdict {
 	s := r.Carrying(d)
-	if s == nil || s.State != run.InDoubt || s.Doubt.WindowOver || s.Doubt.Resend {
+	if s == nil || s.State != run.Unknown || s.Doubt.WindowOver || s.Doubt.Resend {
 		return Dropped
 	}
 	defer r.settle(now)
@@ -71,7 +71,7 @@ func (d *Doubt) askSoon(now run.Time) { d.Next = max(now, d.NotBefore) }
 // sent.
 func (r *Run) Looked(d DispatchID, l envelope.Lookup, proves bool, tools run.Tools, src Source) Verdict {
 	s := r.Carrying(d)
-	if s == nil || s.State != run.InDoubt {
+	if s == nil || s.State != run.Unknown {
 		return r.lookedLate(s, d, l, src)
 	}
 	if l.Invalid == "" && !r.fits(len(l.Result)) {
@@ -267,7 +267,7 @@ func poisonAfter(t *run.Tool) int {
 func (r *Run) Escalate(tools run.Tools, src Source) Verdict {
 	v := Dropped
 	for _, s := range r.Steps {
-		if s.State != run.InDoubt {
+		if s.State != run.Unknown {
 			continue
 		}
 		tool, ok := tools.Tool(s.Tool)

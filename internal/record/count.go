@@ -63,7 +63,7 @@ type doubt struct {
 
 // unknown: nobody knows whether the write happened. One that is sent again under its key within idempotent_for still is.
 func unknown(s *engine.Step) bool {
-	return s.State == run.InDoubt || s.Unsettled && s.State != run.Done && s.State != run.Held
+	return s.State == run.Unknown || s.Unsettled && s.State != run.OK && s.State != run.NeedsHuman
 }
 
 func doubtsOf(r *engine.Run) (out []doubt) {
@@ -93,11 +93,11 @@ func (rs *Records) countSettled(h *Handle) {
 		switch {
 		case s == nil || unknown(s):
 			continue
-		case s.State == run.Done:
+		case s.State == run.OK:
 			verdict = "found"
-		case s.State == run.Held:
+		case s.State == run.NeedsHuman:
 			verdict = "escalated"
-		case s.State == run.Failed:
+		case s.State == run.Fatal:
 			verdict = "failed"
 		}
 		rs.Observe.UnknownResolved(d.tool, verdict)

@@ -20,7 +20,7 @@ import (
 // FetchDoubts reads back what the args of the unknown writes refer to, so that they are looked up as they were sent.
 func (rs *Records) FetchDoubts(ctx context.Context, h *Handle) error {
 	for _, s := range h.Run.Steps {
-		if s.State != run.InDoubt {
+		if s.State != run.Unknown {
 			continue
 		}
 		if err := rs.Fetch(ctx, h, s.Name); err != nil {

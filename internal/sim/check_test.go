@@ -37,7 +37,7 @@ func (w *world) checkSave(who string, id run.ID, old, st *storedRun) {
 	w.checkEpisode(id, before, r)
 	if r.End != nil {
 		for _, s := range r.Steps {
-			if s.State == run.Executing || s.State == run.InDoubt || s.Unsettled && (s.State == run.Ready || s.State == run.Waiting) {
+			if s.State == run.Executing || s.State == run.Unknown || s.Unsettled && (s.State == run.Ready || s.State == run.Waiting) {
 				w.violated(engine.RuleOneEnd, "%s ended %s while %s is %s (unsettled %v)", id.Run, r.End.Outcome, s.Name, s.State, s.Unsettled)
 			}
 		}
@@ -48,7 +48,7 @@ func (w *world) checkSave(who string, id run.ID, old, st *storedRun) {
 		}
 	}
 	for _, s := range r.Steps {
-		if s.State == run.Done && s.Effect == envelope.Write && w.ledger(id, s.Name) == 0 {
+		if s.State == run.OK && s.Effect == envelope.Write && w.ledger(id, s.Name) == 0 {
 			w.violated(engine.RuleProvenOK, "%s is ok, the provider did not do it", s.Name)
 		}
 	}
@@ -70,11 +70,11 @@ func (w *world) checkStarts(id run.ID, old, r *engine.Run) {
 		if o.State == run.Executing && s.Effect == envelope.Write && w.mayBeDone(o.Dispatch) {
 			w.violated(engine.RuleNoBlindRepeat, "%s of %s starts again while %s executes", s.Name, id.Run, w.name(o.Dispatch))
 		}
-		if o.State == run.InDoubt && !o.Doubt.Resend {
+		if o.State == run.Unknown && !o.Doubt.Resend {
 			w.violated(engine.RuleNoBlindRepeat, "%s of %s starts again while %s is unknown", s.Name, id.Run, w.name(o.Dispatch))
 		}
 		for _, other := range r.Steps {
-			if other.State == run.InDoubt && !s.Unsettled {
+			if other.State == run.Unknown && !s.Unsettled {
 				w.violated(engine.RuleBlockedByUnknown, "%s of %s starts while %s is unknown", s.Name, id.Run, other.Name)
 			}
 		}
@@ -94,18 +94,18 @@ func (w *world) mayBeDone(d engine.DispatchID) bool {
 // undone: the step that decided the end has been proven done before the end: the run is as open as before.
 func undone(r *engine.Run) bool {
 	s := r.Step(r.Decided.Step)
-	return r.Decided.Why == engine.ByStep && s != nil && s.State == run.Done
+	return r.Decided.Why == engine.ByStep && s != nil && s.State == run.OK
 }
 
 // checkDoubts: a write becomes unknown only when its call has been cut off, or the window would be counted too early. A
 // paused machine cuts nothing off: there the provider has to keep to the window by itself.
 func (w *world) checkDoubts(old, r *engine.Run) {
 	for _, s := range r.Steps {
-		if s.State != run.InDoubt {
+		if s.State != run.Unknown {
 			continue
 		}
 		if old != nil {
-			if o := old.Step(s.Name); o != nil && o.State == run.InDoubt {
+			if o := old.Step(s.Name); o != nil && o.State == run.Unknown {
 				continue
 			}
 		}
@@ -150,7 +150,7 @@ func (w *world) checkArrival(f *flight) {
 		return
 	}
 	s := st.run.Carrying(f.ID)
-	if s != nil && s.State == run.Done && w.tools[f.Tool].IdempotentFor > 0 {
+	if s != nil && s.State == run.OK && w.tools[f.Tool].IdempotentFor > 0 {
 		return // an earlier dispatch was reported done while this one, with the same key, was on its way to the wire
 	}
 	if s == nil || s.State != run.Executing {
@@ -337,7 +337,7 @@ func (w *world) checkKnown(f engine.Fact) {
 		return
 	}
 	s := st.run.Step(f.Intent.Step)
-	if v := w.tools[f.Intent.Tool].Verify; s == nil || s.State == run.Done || v != nil && v.Always {
+	if v := w.tools[f.Intent.Tool].Verify; s == nil || s.State == run.OK || v != nil && v.Always {
 		return
 	}
 	for _, e := range st.run.Effects {
@@ -359,7 +359,7 @@ func (w *world) checkStepEnd(id run.ID, r *engine.Run, s *engine.Step) {
 	for _, e := range r.Effects {
 		listed = listed || e.Step == s.Name
 	}
-	established := s.State == run.Done || s.Fail == nil || s.Fail.Row.CommitState == envelope.NotCommitted
+	established := s.State == run.OK || s.Fail == nil || s.Fail.Row.CommitState == envelope.NotCommitted
 	kept := false
 	for _, k := range r.Evidence {
 		kept = kept || k.Step == s.Name && k.CommitState == envelope.Committed

@@ -92,7 +92,7 @@ func (m *model) lookups(s0 mState, ci int, nm string, em emit) {
 		return
 	}
 	for i, st := range s0.r.Steps {
-		if st.State != run.InDoubt {
+		if st.State != run.Unknown {
 			continue
 		}
 		d := number(string(st.Dispatch))
@@ -122,7 +122,7 @@ func (m *model) verdict(s0 mState, ci int, nm string, em emit) {
 	s.recon[ci] = mRecon{}
 	d := c.d
 	cur := s.step(c.step)
-	if !m.bindVerdict && cur.State == run.InDoubt {
+	if !m.bindVerdict && cur.State == run.Unknown {
 		d = number(string(cur.Dispatch))
 	}
 	overByNow := !m.sendAfter && s.calls[c.d].phase != cutShort
@@ -272,7 +272,7 @@ func (s *mState) resolve(m *model, step int, letter string, says uint8, by strin
 func (m *model) operators(s0 mState, em emit) {
 	held := -1
 	for i, st := range s0.r.Steps {
-		if st.State == run.Held {
+		if st.State == run.NeedsHuman {
 			held = i
 		}
 	}
@@ -337,7 +337,7 @@ func (m *model) reporter(s0 mState, em emit) {
 	if says == refusal && !m.reportRule {
 		ch = s.event(m, func(r *engine.Run) bool { // whatever attempt is out, whatever its window
 			st := r.Steps[step]
-			if st.State == run.InDoubt {
+			if st.State == run.Unknown {
 				return r.Looked(st.Dispatch, envelope.Lookup{Answer: envelope.Absent}, true, m, m.source("p")) != engine.Dropped
 			}
 			return st.State == run.Executing &&

@@ -134,7 +134,7 @@ func (m *model) executor(s0 mState, xi uint8, em emit) {
 	case atRecord:
 		m.recording(s0, xi, em)
 	case atUnsureRecord:
-		if st := s.step(x.step); st.Dispatch == dispatchID(x.d) && (st.State == run.Executing || st.State == run.InDoubt && x.value != silence) {
+		if st := s.step(x.step); st.Dispatch == dispatchID(x.d) && (st.State == run.Executing || st.State == run.Unknown && x.value != silence) {
 			x.rev, x.next, x.at = s.rev, 0, atRecord
 			em(nm+" reads back: not there, writes again", false, s)
 			return

@@ -86,7 +86,7 @@ func (s *mState) lease() uint8 {
 
 func (s *mState) active() bool {
 	for _, st := range s.r.Steps {
-		if st.State == run.Executing || st.State == run.InDoubt {
+		if st.State == run.Executing || st.State == run.Unknown {
 			return true
 		}
 	}
@@ -166,7 +166,7 @@ func (s *mState) endAtOnce(m *model) {
 		return
 	}
 	for _, st := range s.r.Steps {
-		if st.State == run.Held {
+		if st.State == run.NeedsHuman {
 			r := copyRun(s.r)
 			row := st.Fail.Row
 			r.End, r.Decided, r.Lease = &engine.End{Outcome: row.Outcome, Row: &row, Step: st.Name, At: m.now}, nil, nil
@@ -236,10 +236,10 @@ func (s *mState) check(m *model) {
 		if s.ledger[i] > 1 {
 			s.breaks(engine.RuleNoBlindRepeat + ": done twice")
 		}
-		if st.State == run.Done && s.ledger[i] == 0 {
+		if st.State == run.OK && s.ledger[i] == 0 {
 			s.breaks(engine.RuleProvenOK)
 		}
-		if s.r.End != nil && s.r.End.Outcome == envelope.Cancelled && st.State != run.Done {
+		if s.r.End != nil && s.r.End.Outcome == envelope.Cancelled && st.State != run.OK {
 			if s.ledger[i] > 0 {
 				s.breaks(engine.RuleProvenOK + ": completed effects are incomplete")
 			}
@@ -249,7 +249,7 @@ func (s *mState) check(m *model) {
 				}
 			}
 		}
-		if d := number(string(st.Dispatch)); st.State == run.InDoubt && m.bindEvidence && m.report == 0 && s.calls[d].phase == running && !s.calls[d].late {
+		if d := number(string(st.Dispatch)); st.State == run.Unknown && m.bindEvidence && m.report == 0 && s.calls[d].phase == running && !s.calls[d].late {
 			s.breaks("unknown while the call still runs: the window would be counted too early")
 		}
 	}

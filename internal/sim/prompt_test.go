@@ -34,13 +34,13 @@ func (w *world) checkPrompt(id run.ID, old, st *storedRun) {
 			continue // it waits for its tool
 		}
 		at := s.NotBefore
-		if s.State == run.InDoubt {
+		if s.State == run.Unknown {
 			at = s.Doubt.Next
 		}
 		st.dueFrom(name, at, old)
 	}
 	for _, s := range r.Steps {
-		if s.State == run.InDoubt && !s.Doubt.Resend {
+		if s.State == run.Unknown && !s.Doubt.Resend {
 			st.dueFrom(lookupOf(s.Dispatch), s.Doubt.Next, old)
 		}
 		if s.State == run.Executing {

@@ -439,7 +439,7 @@ func (p *Printer) Runs(list []run.View, now time.Time, width int) {
 		v := &list[i]
 		done := 0
 		for _, s := range v.Steps {
-			if s.State == run.Done {
+			if s.State == run.OK {
 				done++
 			}
 		}

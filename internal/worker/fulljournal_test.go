@@ -31,7 +31,7 @@ func TestFullJournalKeepsNoAnswerFromTheRecord(t *testing.T) {
 		time.Sleep(time.Second) // of the bubble: a tenth of the lease
 		w.mu.Lock()
 		switch {
-		case atHand.Step("s1").State != run.Done:
+		case atHand.Step("s1").State != run.OK:
 			t.Errorf("the first write was answered a second ago, and the record says %s", atHand.Step("s1").State)
 		case atHand.Lease != nil || atHand.Step("s2").State == run.Executing:
 			t.Errorf("the record says that the second write is executing, and no journal has its intent")

@@ -145,7 +145,7 @@ func (l *loop) postpone(c *change, need engine.Need, now envelope.Time) {
 			}
 			continue
 		}
-		if g.told || s.State == run.InDoubt || l.h.Seq == 0 && !c.changed {
+		if g.told || s.State == run.Unknown || l.h.Seq == 0 && !c.changed {
 			continue
 		}
 		if r.Postpone(name, now.Add(l.w.Lease), now) == engine.Applied {

@@ -6,14 +6,14 @@ import "github.com/agentrun/executor/pkg/envelope"
 type State string
 
 const (
-	Ready     State = "ready"
-	Executing State = "executing"
-	Waiting   State = "waiting"
-	InDoubt   State = "unknown"
-	Done      State = "ok"
-	Failed    State = "fatal"
-	Held      State = "needs_human"
-	Stopped   State = "cancelled"
+	Ready      State = "ready"
+	Executing  State = "executing"
+	Waiting    State = "waiting"
+	Unknown    State = "unknown"
+	OK         State = "ok"
+	Fatal      State = "fatal"
+	NeedsHuman State = "needs_human"
+	Cancelled  State = "cancelled"
 )
 
 // State names of a run that has not ended (contract §9); the end's word otherwise.
