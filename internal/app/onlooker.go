@@ -129,8 +129,9 @@ func pulling(executors []offer, queue string) (n int) {
 
 // queues is what operator calls and metrics say of the queues of jobs.
 type queues struct {
-	conn  *streams.Conn
-	fleet *onlooker
+	conn   *streams.Conn
+	fleet  *onlooker
+	answer func(ctx context.Context, subject string) // a job that can be in no queue
 }
 
 var _ operator.Queues = queues{}
@@ -145,6 +146,10 @@ func (q queues) List(ctx context.Context) (list []operator.Queue, unnamed int64,
 	if err != nil {
 		return nil, 0, err
 	}
+	return q.list(d), d.Unnamed, nil
+}
+
+func (q queues) list(d streams.Depths) (list []operator.Queue) {
 	executors := q.fleet.living()
 	for _, e := range executors {
 		for _, name := range e.Queues {
@@ -156,12 +161,12 @@ func (q queues) List(ctx context.Context) (list []operator.Queue, unnamed int64,
 		list = append(list, operator.Queue{Queue: name, Waiting: n, Executors: takers, Pulled: takers > 0})
 	}
 	slices.SortFunc(list, func(a, b operator.Queue) int { return strings.Compare(a.Queue, b.Queue) })
-	return list, d.Unnamed, nil
+	return list
 }
 
-// watchQueues follows executors and queues until ctx ends.
-func (p *process) watchQueues(ctx context.Context, conn *streams.Conn) (queues, error) {
-	q := queues{conn, newOnlooker(func(data []byte) error { return conn.Tell(rosterHint, data) })}
+// watchQueues follows executors and queues until ctx ends. answer is told the subjects of jobs that can be in no queue.
+func (p *process) watchQueues(ctx context.Context, conn *streams.Conn, answer func(context.Context, string)) (queues, error) {
+	q := queues{conn, newOnlooker(func(data []byte) error { return conn.Tell(rosterHint, data) }), answer}
 	stop, err := conn.OnTold(rosterHint, q.fleet.told)
 	if stop == nil {
 		return queues{}, err
@@ -205,13 +210,17 @@ func (q queues) once(ctx context.Context, p *process, said map[string]bool) bool
 	limited, cancel := context.WithTimeout(ctx, depthsTimeout)
 	defer cancel()
 	p.observer.Configs(configsByQueue(q.fleet.living()))
-	list, unnamed, err := q.List(limited)
+	d, err := q.conn.Depths(limited, rand.Float64)
 	if err != nil {
 		if ctx.Err() == nil {
 			p.log.Warn("how many jobs wait in which queue cannot be read", "error", err)
 		}
 		return false
 	}
+	for _, subject := range d.Unaddressed {
+		q.answer(limited, subject)
+	}
+	list := q.list(d)
 	_, known := q.fleet.hears()
 	shown, more := make([]observe.Queue, len(list)), 0
 	for i, x := range list {
@@ -232,6 +241,6 @@ func (q queues) once(ctx context.Context, p *process, said map[string]bool) bool
 		said[""] = true // no queue's name: said once, whatever else comes
 		p.log.Warn("more queues have jobs that no executor takes; reconciler queues list names them", "queues", more)
 	}
-	p.observer.Queues(shown, unnamed)
+	p.observer.Queues(shown, d.Unnamed)
 	return true
 }

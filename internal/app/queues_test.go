@@ -1,15 +1,20 @@
 package app_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/client"
+	"github.com/agentrun/executor/pkg/deadletter"
 )
 
 // page reads what a process shows on its HTTP port.
@@ -89,5 +94,42 @@ func TestAQueueThatNobodyPulls(t *testing.T) {
 	bustest.Eventually(t, "an executor shows its own", func() bool {
 		metrics := again.page(t, "/metrics")
 		return strings.Contains(metrics, `agentrun_jobs_waiting{queue="default"} 0`) && !strings.Contains(metrics, "defualt")
+	})
+}
+
+// A job on a subject whose queue can have no executor, since it is no identifier's, is answered by a reconciler as executors
+// answer one whose other tokens are none: with one letter for a job, however often it was published.
+func TestAJobInNoQueue(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	s.reconciler("r1")
+	c, err := client.New(s.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := []byte(`{"schema":"agentrun.job/v1"}`)
+	tenants := map[string]string{"agentrun.jobs.no!queue.acme.r": "acme", "agentrun.jobs.no!queue.ac!me.r": "_invalid", "agentrun.jobs.ümlaut.acme": "acme"}
+	for subject := range tenants {
+		for range 2 {
+			if _, err := s.js.Publish(t.Context(), subject, data); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s.reconciler("r2") // looks at once
+	for subject, tenant := range tenants {
+		id := engine.InvalidRunID(subject, data)
+		bustest.Eventually(t, "the letter of "+subject, func() bool {
+			l, err := c.Get(t.Context(), tenant, id)
+			return err == nil && l.ReasonCode == deadletter.ReasonInvalidJob && bytes.Equal(l.Raw, data) && slices.Equal(l.AllowedActions, []deadletter.Action{deadletter.Discard})
+		})
+	}
+	bustest.Eventually(t, "the jobs have left the stream", func() bool {
+		stream, err := s.js.Stream(t.Context(), topology.JobsStream)
+		if err != nil {
+			return false
+		}
+		info, err := stream.Info(t.Context())
+		return err == nil && info.State.Msgs == 0
 	})
 }

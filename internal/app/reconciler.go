@@ -2,14 +2,20 @@ package app
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/agentrun/executor/internal/boottime"
 	"github.com/agentrun/executor/internal/observe"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/reconcile"
+	"github.com/agentrun/executor/internal/record"
+	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/internal/topology"
 )
 
 // auditEvery is how old the audits in /metrics may be.
@@ -65,16 +71,23 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	p.beside.Go(func() {
 		tools.follow(ctx, &c.Process, p, func() { p.observer.Config(tools.digests().File) }, kinds)
 	})
-	lines, err := p.watchQueues(ctx, conn)
-	if err != nil {
-		return err
-	}
 	records, index := newRecords(conn, p, &c.Process, tools), newIndex(p, conn)
 	rc := reconcile.New(reconcile.Config{
 		ID: c.ID, Holder: uuid.NewString() + ".1", Lease: c.Lease, Workers: 64, Boot: boottime.Now, Random: rand.Float64,
 		Records: records, Tools: tools, Watch: index.Feed(conn), Waker: conn, Fleet: conn, Store: keptStore{keeper, conn},
 		Health: p.ready, Log: p.log,
 	})
+	var said sync.Once
+	lines, err := p.watchQueues(ctx, conn, func(ctx context.Context, subject string) {
+		if err := answerUnaddressed(ctx, conn, records, tools, subject); err != nil && ctx.Err() == nil {
+			said.Do(func() {
+				p.log.Warn("jobs on subjects that name no queue cannot be answered", "subject", subject, "error", err)
+			})
+		}
+	})
+	if err != nil {
+		return err
+	}
 	conn.OnClockSet(func(by time.Duration) {
 		if by < 0 {
 			rc.ClockSet()
@@ -83,6 +96,25 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 	return p.reconcile(ctx, &c, rc, newAuditor(conn, index, rc, p.log), func() (stop func(), err error) {
 		return serveOperator(context.WithoutCancel(ctx), conn.NATS(), newOperator(conn, p, records, tools, index, lines), c.ID)
 	})
+}
+
+// answerUnaddressed answers the first job on a subject that no executor can pull from, as executors answer one whose other
+// tokens are no identifiers, and takes it out of the stream.
+func answerUnaddressed(ctx context.Context, conn *streams.Conn, records *record.Records, tools *live, subject string) error {
+	m, err := conn.JobOn(ctx, subject)
+	if errors.Is(err, port.ErrNotFound) {
+		return nil // another reconciler was faster
+	}
+	if err != nil {
+		return err
+	}
+	if err := records.AnswerUnaddressed(ctx, subject, m, tools.defaults()); err != nil {
+		return err
+	}
+	if err := conn.Remove(ctx, topology.JobsStream, m.Seq); !errors.Is(err, port.ErrNotFound) {
+		return err
+	}
+	return nil
 }
 
 // reconcile runs the loop until ctx ends, and is ready once everything that was in the streams has been seen; then it

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/run"
@@ -34,6 +36,18 @@ type Depths struct {
 	// Unnamed counts the jobs that are in no queue of Queues. While few jobs of a queue without a consumer lie among very
 	// many others they may be here for some looks.
 	Unnamed int64
+	// Unaddressed are subjects of jobs that can be in no queue, since what stands for its name is no identifier: some of
+	// them, where there are many.
+	Unaddressed []string
+}
+
+// unaddressedMost bounds Unaddressed: what is answered goes, and then come others.
+const unaddressedMost = 64
+
+func (d *Depths) unaddressed(subject string) {
+	if len(d.Unaddressed) < unaddressedMost && !slices.Contains(d.Unaddressed, subject) {
+		d.Unaddressed = append(d.Unaddressed, subject)
+	}
 }
 
 // holds notes how many jobs one of the queues of Setup has.
@@ -139,7 +153,10 @@ func (c *Conn) listStrays(ctx context.Context, d *Depths) error {
 		queue, literal := strayQueue(subject)
 		switch _, consumed := d.Queues[queue]; {
 		case consumed && literal:
-		case !literal, strays[queue] == 0 && len(strays) == queuesMost:
+		case !literal:
+			d.Unnamed += n
+			d.unaddressed(subject)
+		case strays[queue] == 0 && len(strays) == queuesMost:
 			d.Unnamed += n
 		default:
 			strays[queue] += n
@@ -169,6 +186,9 @@ func (c *Conn) drawStrays(ctx context.Context, d *Depths, rest int64, f bus.Fact
 			return err
 		}
 		queue, literal := strayQueue(subject)
+		if !literal && subject != "" {
+			d.unaddressed(subject)
+		}
 		if _, known := d.Queues[queue]; known || !literal {
 			continue
 		}
@@ -182,6 +202,15 @@ func (c *Conn) drawStrays(ctx context.Context, d *Depths, rest int64, f bus.Fact
 		}
 	}
 	return nil
+}
+
+// JobOn is the first job on a subject; port.ErrNotFound if there is none.
+func (c *Conn) JobOn(ctx context.Context, subject string) (engine.Message, error) {
+	m, err := c.DirectGet(ctx, topology.JobsStream, 1, subject)
+	if err != nil {
+		return engine.Message{}, fmt.Errorf("streams: job on %s: %w", subject, err)
+	}
+	return bus.MessageOf(topology.ParseQueueSubject(topology.Jobs, subject).Queue, m.Seq, m.Time, m.Header, m.Data), nil
 }
 
 // jobAt is the subject of the first job at a sequence or after it; "" if there is none.

@@ -16,14 +16,6 @@ import (
 	"github.com/agentrun/executor/pkg/run"
 )
 
-func invalidID(d *port.Delivery) run.ID {
-	tenant := d.ID.Tenant
-	if !run.ValidID(tenant) {
-		tenant = port.InvalidTenant
-	}
-	return run.ID{Tenant: tenant, Run: engine.InvalidRunID(d.Subject, d.Data)}
-}
-
 // Settle brings what the journal knows into the records before anything is pulled: effects as evidence, intents without an
 // effect as unknown. "Proven unsent" cannot exist after a restart. It goes on over errors of single runs only by trying
 // again; it returns when all is settled or ctx ends.

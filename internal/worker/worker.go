@@ -178,7 +178,7 @@ func (w *Worker) Start(p Puller) { w.slots.start(p) }
 // Deliver takes a delivery from the puller. It does not wait.
 func (w *Worker) Deliver(d port.Delivery) {
 	if !d.Valid {
-		d.ID = invalidID(&d)
+		d.ID = record.Unaddressed(d.ID.Tenant, d.Subject, d.Data)
 	}
 	granted := w.slots.delivered(d.ID.Tenant)
 	w.mu.Lock()
