@@ -121,6 +121,9 @@ func (in *importer) borrow(m config.MCPImport, o *mcptool.Offer) error {
 	}
 	spec := importedSpec(m, name, ref)
 	spec.Effect, spec.PoisonAfter = effect, in.file.Defaults.PoisonAfter
+	spec.Listing = connector.Listing{
+		Title: o.Title, Description: o.Description, Destructive: o.Destructive, Idempotent: o.Idempotent, OpenWorld: o.OpenWorld,
+	}
 	var unread [2]int
 	spec.InputSchema, unread[0] = connector.ReadableSchema(o.InputSchema)
 	spec.OutputSchema, unread[1] = connector.ReadableSchema(o.OutputSchema)

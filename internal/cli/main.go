@@ -23,6 +23,7 @@ type commands struct {
 	Check   checkCommand   `cmd:"" help:"Check a config file and print its tools."`
 	Submit  submitCommand  `cmd:"" help:"Publish a job; with --wait, print what becomes of it."`
 	Doctor  doctorCommand  `cmd:"" help:"Look at everything that an executor needs, and say what is wrong and how to mend it."`
+	Gateway gatewayCommand `cmd:"" help:"Serve the tools to whoever speaks MCP; each call becomes a job, and what became of it the result."`
 	Demo    demoCommand    `cmd:"" help:"Run a billing case with everything in one process."`
 	Journal journalCommand `cmd:"" help:"Look into an executor's journal."`
 }
@@ -58,6 +59,8 @@ func Run(ctx context.Context, args []string, env app.Env, tools ...*connector.To
 		return env.Report(full, code, err)
 	case "doctor":
 		return env.Report(full, app.ExitOK, c.Doctor.run(ctx, env, full))
+	case "gateway":
+		return c.Gateway.run(ctx, env, tools)
 	case "demo":
 		return env.Report(full, app.ExitOK, c.Demo.run(ctx, env))
 	}

@@ -81,6 +81,15 @@ func (o *object) boolean(key string) bool {
 	return p != nil && p.value.isTrue()
 }
 
+// said is boolean for a key that means something else when it is absent: nil then.
+func (o *object) said(key string) *bool {
+	if o.get(key) == nil {
+		return nil
+	}
+	v := o.boolean(key)
+	return &v
+}
+
 func (o *object) whole(key string, otherwise int64) int64 {
 	if p := o.get(key); p != nil {
 		v, _ := strconv.ParseInt(p.value.text, 10, 64)

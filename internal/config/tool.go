@@ -27,6 +27,7 @@ func (d *decoder) tool(o *object, name string, f *File) *connector.Spec {
 	s := &connector.Spec{Name: name}
 	s.Effect = envelope.Effect(o.text("effect", ""))
 	s.Owner = o.text("owner", "")
+	s.Listing = d.listing(o)
 	s.Kind = d.kind(o, f, s.Effect != envelope.Write)
 	s.Timeout = o.duration("timeout", defaultTimeout, time.Millisecond, durationMost)
 	s.InputSchema, s.OutputSchema, s.ErrorSchema = o.any("input_schema"), o.any("output_schema"), o.any("error_schema")
@@ -50,6 +51,22 @@ func (d *decoder) tool(o *object, name string, f *File) *connector.Spec {
 	d.combinations(o, s)
 	d.args(o, s)
 	return s
+}
+
+const descriptionMax = 8 << 10
+
+// listing reads what is shown of the tool to those who choose among tools.
+func (d *decoder) listing(o *object) connector.Listing {
+	l := connector.Listing{Title: o.label("title"), Description: o.text("description", "")}
+	if len(l.Description) > descriptionMax {
+		d.fail(o.n.pair("description").value, "%s must be at most 8 KiB", o.sub("description"))
+	}
+	if a := o.object("annotations"); a != nil {
+		l.Destructive, l.Idempotent, l.OpenWorld = a.said("destructive"), a.said("idempotent"), a.said("open_world")
+	}
+	joins := o.said("join")
+	l.Alone = joins != nil && !*joins
+	return l
 }
 
 // combinations refuses what cannot work together (contract §1, §10).

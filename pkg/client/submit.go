@@ -32,6 +32,12 @@ type Options struct {
 	// OnOutcome is told of each outcome that comes after the job, once and in order, and of those from before it on which
 	// the answer rests. SubmitAndWait calls it from the calling goroutine. May be nil.
 	OnOutcome func(*Outcome)
+	// Enough is asked once, after what the stream has of the run was read and before the job is published: if it says that this
+	// is the answer, nothing is published and the Result is that, Repeated. Its Run is the stored end, if there is one; its
+	// Outcome is empty. May be nil.
+	Enough func(known *Result) bool
+	// OnPublished is told that the stream has the job. May be nil.
+	OnPublished func(*Receipt)
 }
 
 // Prepared is a job ready to be published, as often as needed.

@@ -2,6 +2,9 @@ package client
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -53,18 +56,18 @@ func (c *Client) PublishAndWait(ctx context.Context, p *Prepared, o Options) (*R
 	}
 	defer w.Stop()
 	f := newFollower(p.more, p.steps)
-	for !w.caughtUp() {
-		s, err := nextWithin(ctx, w, quiet)
-		if errors.Is(err, errQuiet) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		f.add(s)
-	}
-	if _, err := c.Publish(ctx, p, o); err != nil {
+	if err := f.catchUp(ctx, w); err != nil {
 		return nil, err
+	}
+	if known := f.known(); o.Enough != nil && o.Enough(known) {
+		return known, nil
+	}
+	receipt, err := c.Publish(ctx, p, o)
+	if err != nil {
+		return nil, err
+	}
+	if o.OnPublished != nil {
+		o.OnPublished(receipt)
 	}
 	show := o.OnOutcome
 	if show == nil {
@@ -91,6 +94,38 @@ func (c *Client) PublishAndWait(ctx context.Context, p *Prepared, o Options) (*R
 	}
 }
 
+// Look returns what the stream has of a run now, without waiting for more: the latest outcome of each step, and the run's end
+// if it has one; Outcome is empty. A run of which nothing is known has neither. Errors: those of Watch.
+func (c *Client) Look(ctx context.Context, tenant, runID string) (*Result, error) {
+	w, err := c.Watch(ctx, tenant, runID)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Stop()
+	f := newFollower(false, nil)
+	if err := f.catchUp(ctx, w); err != nil {
+		return nil, err
+	}
+	return f.known(), nil
+}
+
+// catchUp reads what was in the stream when the watch began.
+func (f *follower) catchUp(ctx context.Context, w *Watch) error {
+	for !w.caughtUp() {
+		s, err := nextWithin(ctx, w, quiet)
+		if errors.Is(err, errQuiet) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		f.add(s)
+	}
+	return nil
+}
+
+func (f *follower) known() *Result { return &Result{Run: f.end, Steps: f.steps, Repeated: true} }
+
 // nextWithin is Next with errQuiet after a time.
 func nextWithin(ctx context.Context, w *Watch, d time.Duration) (*Outcome, error) {
 	short, cancel := context.WithTimeoutCause(ctx, d, errQuiet)
@@ -100,6 +135,23 @@ func nextWithin(ctx context.Context, w *Watch, d time.Duration) (*Outcome, error
 		return nil, context.Cause(ctx)
 	}
 	return s, err
+}
+
+// Fetch reads a result that lies in the object store, by the ResultRef of its envelope. The NATS user needs the rights of
+// contract §2's object store. The error says that it could not be read, or is not what the outcome named.
+func (c *Client) Fetch(ctx context.Context, ref *envelope.ObjectRef) (json.RawMessage, error) {
+	store, err := c.js.ObjectStore(ctx, ref.Bucket)
+	if err != nil {
+		return nil, fmt.Errorf("the object store %s: %w", ref.Bucket, err)
+	}
+	data, err := store.GetBytes(ctx, ref.Object)
+	if err != nil {
+		return nil, fmt.Errorf("the object %s of %s: %w", ref.Object, ref.Bucket, err)
+	}
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != ref.SHA256 {
+		return nil, fmt.Errorf("the object %s of %s is not what the outcome named", ref.Object, ref.Bucket)
+	}
+	return data, nil
 }
 
 // Wait waits for a run that was submitted before, by anyone: for its terminal outcome, which may be in the stream already,

@@ -58,7 +58,9 @@ func Compile(spec Spec, kinds ...Kind) (*Tool, error) {
 		Tool: policy(&spec, c, input, transport), Kind: kind,
 		Caller:      &caller{transport: transport, classifier: c, timeout: spec.Timeout},
 		Concurrency: spec.Concurrency, Rate: spec.Rate, ReadyWithin: readyWithin(transport),
+		Listing: spec.Listing,
 	}
+	t.Listing.InputSchema, t.Listing.OutputSchema = spec.InputSchema, spec.OutputSchema
 	if v := spec.Verify; v != nil {
 		looker, err := newLooker(&spec, c, kinds)
 		if err != nil {

@@ -63,6 +63,7 @@ type Tool struct {
 	Rate        *Rate
 	// ReadyWithin is how long a call or a lookup may take, at most, before its own time begins: what it needs is made then.
 	ReadyWithin time.Duration
+	Listing     Listing
 }
 
 // CheckArgs says whether the tool takes these args; if not, it returns the JSON Pointer of the first place that stands in the
@@ -106,6 +107,7 @@ type Spec struct {
 	Rate             *Rate
 	MaxResultBytes   int
 	PoisonAfter      int
+	Listing          Listing // its schemas are those above
 }
 
 // KindSpec has exactly one field set.

@@ -24,12 +24,15 @@ const (
 type Offer struct {
 	Name         string
 	Title        string
+	Description  string
 	InputSchema  any // as decoded, numbers as json.Number; nil if there is none
 	OutputSchema any
 
 	// What the annotations say; nil where they say nothing.
 	ReadOnly    *bool
 	Destructive *bool
+	Idempotent  *bool
+	OpenWorld   *bool
 
 	output *jsonschema.Schema // nil if there is none, or none that can be compiled
 }
@@ -100,12 +103,15 @@ func decodeOffers(raw json.RawMessage) (out []*Offer, next string, err error) {
 		Tools []struct {
 			Name         string `json:"name"`
 			Title        string `json:"title"`
+			Description  string `json:"description"`
 			InputSchema  any    `json:"inputSchema"`
 			OutputSchema any    `json:"outputSchema"`
 			Annotations  struct {
 				Title       string `json:"title"`
 				ReadOnly    *bool  `json:"readOnlyHint"`
 				Destructive *bool  `json:"destructiveHint"`
+				Idempotent  *bool  `json:"idempotentHint"`
+				OpenWorld   *bool  `json:"openWorldHint"`
 			} `json:"annotations"`
 		} `json:"tools"`
 		Next string `json:"nextCursor"`
@@ -117,8 +123,9 @@ func decodeOffers(raw json.RawMessage) (out []*Offer, next string, err error) {
 	}
 	for _, t := range page.Tools {
 		o := &Offer{
-			Name: t.Name, Title: t.Title, InputSchema: t.InputSchema, OutputSchema: t.OutputSchema,
+			Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema, OutputSchema: t.OutputSchema,
 			ReadOnly: t.Annotations.ReadOnly, Destructive: t.Annotations.Destructive,
+			Idempotent: t.Annotations.Idempotent, OpenWorld: t.Annotations.OpenWorld,
 		}
 		if o.Title == "" {
 			o.Title = t.Annotations.Title
