@@ -25,7 +25,7 @@ var (
 	aside   = []string{"internal/fair", "internal/boottime", "internal/child", "internal/pause"}
 	drivers = []string{"internal/worker", "internal/reconcile", "internal/operator", "internal/record", "internal/generation", "internal/audit"}
 	edges   = []string{"internal/bus", "internal/streams", "internal/queue", "internal/journal", "internal/config", "internal/observe", "internal/trace", "internal/terminal", "pkg/connector"}
-	client  = []string{"pkg/client"}
+	publish = []string{"pkg/client"}
 	doors   = []string{"internal/gateway"}
 	wiring  = []string{"internal/app", "internal/cli", "internal/demo", "pkg/executor", "cmd"}
 	outside = []string{"internal/bench", "internal/crash", "internal/sim", "internal/fieldcases", "internal/schemadoc", "examples", "test"}
@@ -71,11 +71,11 @@ func forbidden(pkg, path string) string {
 		if !same && !stands && own != "pkg/connector" {
 			return "an edge knows no other edge"
 		}
-	case under(pkg, client) && !knows(public, words, names, []string{"internal/bus", "internal/pause"}):
+	case under(pkg, publish) && !knows(public, words, names, []string{"internal/bus", "internal/pause"}):
 		return "a publisher's build holds no more than it needs"
-	case under(pkg, doors) && !knows(public, client, []string{"pkg/connector"}, doors):
+	case under(pkg, doors) && !knows(public, publish, []string{"pkg/connector"}, doors):
 		return "who comes in by a door publishes as everybody does, and sees the tools and no more"
-	case under(pkg, wiring) && !knows(core, words, aside, names, drivers, edges, client, doors, wiring):
+	case under(pkg, wiring) && !knows(core, words, aside, names, drivers, edges, publish, doors, wiring):
 		return "nothing that runs knows what tests and measures it"
 	}
 	return ""
@@ -83,7 +83,7 @@ func forbidden(pkg, path string) string {
 
 // layers counts the layers that a package is in.
 func layers(pkg string) (n int) {
-	for _, l := range [][]string{core, words, aside, names, drivers, edges, client, doors, wiring, outside} {
+	for _, l := range [][]string{core, words, aside, names, drivers, edges, publish, doors, wiring, outside} {
 		if under(pkg, l) {
 			n++
 		}
@@ -136,7 +136,7 @@ func TestArrowsOnlyGoDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range slices.Concat(core, words, aside, names, drivers, edges, client, doors) {
+	for _, p := range slices.Concat(core, words, aside, names, drivers, edges, publish, doors) {
 		if !seen[p] {
 			t.Errorf("%s was not looked at", p)
 		}

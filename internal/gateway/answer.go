@@ -140,6 +140,7 @@ func Of(at Place, step, end *client.Outcome, schema bool) *Answer {
 		t.MayDo = waitPerson
 		next = fmt.Sprintf("It waits for an approval by %s. Do not send it again; ask %s with operation %s.", orPerson(t.Owner), toolStatus, at.Ref())
 	case word == envelope.NeedsHuman && t.Commit == envelope.NotCommitted && optionalEnd(end):
+		said = "Every attempt failed." // and nobody was called about it
 		next = "Do not send it again now. A call at a later time is a new operation and needs a new key."
 	case word == envelope.NeedsHuman:
 		t.MayDo = waitPerson
