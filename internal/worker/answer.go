@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentrun/executor/internal/engine"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/pkg/envelope"
 	"github.com/agentrun/executor/pkg/run"
@@ -25,11 +26,31 @@ func (l *loop) underway() bool {
 		return false
 	}
 	for d := range l.calls {
-		if s := r.Carrying(d); s == nil || s.State != run.Executing {
+		if l.needs(d) && r.Carrying(d).State != run.Executing {
 			return false
 		}
 	}
 	return true
+}
+
+// rests: nothing that this loop waits for can bring the run forward.
+func (l *loop) rests() bool {
+	for d := range l.calls {
+		if l.needs(d) {
+			return false
+		}
+	}
+	return len(l.grants) == 0
+}
+
+// needs: the run goes on with the end of this call or lookup. Where the step was settled meanwhile (by a report, for
+// example) its end is evidence, and no delivery is kept for it: others must be free to go on with the run.
+func (l *loop) needs(d engine.DispatchID) bool {
+	if l.h == nil || l.h.Run == nil {
+		return true
+	}
+	s := l.h.Run.Carrying(d)
+	return s != nil && (s.State == run.Executing || s.State == run.Unknown)
 }
 
 // early reports whether the run was woken a moment before it is due by this process's own bound on the server's time: who

@@ -322,3 +322,33 @@ func TestAWakeThatWaitsIsKeptAlive(t *testing.T) {
 		}
 	})
 }
+
+// Whose step is settled while its call is still out (a person reported what became of it) keeps no delivery for that call: a
+// wake that it held would keep others from what becomes due meanwhile.
+func TestNothingIsKeptForACallThatIsSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 0, 0)
+		b.replies, b.takes = nil, 10*time.Second
+		b.deliver(false, "write")
+		h, err := b.Records.Load(t.Context(), waker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reported := engine.Resolution{CommitState: envelope.Committed, Result: []byte(`{}`), EvidenceRef: "seen"}
+		if _, refused := h.Run.Report("s", 1, "a person", reported, b, b.Records.Now()); refused != nil {
+			t.Fatal(refused)
+		}
+		if err := b.Records.Save(t.Context(), h); err != nil {
+			t.Fatal(err)
+		}
+		b.expect("call")
+		b.deliver(true, "")
+		b.expect("call", "job acknowledged", "wake acknowledged")
+		time.Sleep(11 * time.Second) // the call comes back, and is evidence at most
+		synctest.Wait()
+		b.expect("call", "job acknowledged", "wake acknowledged")
+		if s := b.step(); s.State != run.OK {
+			t.Errorf("the step is %s", s.State)
+		}
+	})
+}

@@ -134,22 +134,23 @@ func (l *loop) run() {
 			return
 		}
 		l.failing = time.Time{}
-		if len(l.calls) == 0 && len(l.grants) == 0 {
-			if l.early() {
-				l.wait()
-				continue
+		switch {
+		case !l.rests():
+			if l.underway() {
+				l.answerWakes()
 			}
+			l.wait()
+		case l.early():
+			l.wait()
+		default:
 			l.answer()
-			if l.w.leaving(l) {
+			if len(l.calls) > 0 {
+				l.wait()
+			} else if l.w.leaving(l) {
 				l.slots(0)
 				return
 			}
-			continue
 		}
-		if l.underway() {
-			l.answerWakes()
-		}
-		l.wait()
 	}
 }
 
