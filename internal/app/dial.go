@@ -14,7 +14,7 @@ import (
 const dialTimeout = 5 * time.Second
 
 // Dial connects a command, which fails if there is no server; serve waits for one instead. name is shown by the server's
-// monitoring. What the server says beside an answer is left to the request that it is about (Request).
+// monitoring. What the server says beside an answer is left to the request that it is about.
 func Dial(c Connection, name string) (*nats.Conn, error) {
 	opts := append(options(c), nats.Name(name), nats.Timeout(dialTimeout), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))

@@ -340,7 +340,7 @@ func (d *doctor) permissions(ctx context.Context, nc *nats.Conn) {
 	}
 	d.mu.Lock()
 	for _, text := range d.refused {
-		if !strings.Contains(text, "doctor") && !strings.Contains(text, queuesSubject) && !strings.Contains(text, topology.HintSubject(rosterHint)) { // those are named already
+		if !strings.Contains(text, "doctor") && !strings.Contains(text, topology.OpSubject("queues.list", port.AllTenants)) && !strings.Contains(text, topology.HintSubject(rosterHint)) { // those are named already
 			missing = append(missing, text)
 		}
 	}

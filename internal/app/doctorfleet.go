@@ -3,7 +3,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -11,11 +10,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/agentrun/executor/internal/operator"
 	"github.com/agentrun/executor/internal/pause"
-	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/terminal"
 	"github.com/agentrun/executor/internal/topology"
+	"github.com/agentrun/executor/pkg/client"
 )
 
 // queues asks a reconciler for queues that have jobs and that nobody pulls; those of this executor are consumers' part.
@@ -24,11 +22,11 @@ func (d *doctor) queues(ctx context.Context, nc *nats.Conn) {
 	defer cancel()
 	reply, err := askQueues(ctx, nc)
 	switch {
-	case errors.Is(err, nats.ErrNoResponders):
+	case errors.Is(err, client.ErrNoReconciler):
 		d.find("queues", Doubtful, "start a reconciler: it settles what executors leave behind, and sees queues that nobody pulls", "no reconciler answers")
 		return
 	case err != nil:
-		d.find("queues", Doubtful, "let this user publish on "+queuesSubject+" (deploy/nats/accounts.conf), and start reconcilers of this version",
+		d.find("queues", Doubtful, "let this user publish on "+topology.OpSubject("queues.list", client.AllTenants)+" (deploy/nats/accounts.conf), and start reconcilers of this version",
 			"whether there are queues that nobody pulls cannot be learned: %v", err)
 		return
 	}
@@ -48,26 +46,19 @@ func (d *doctor) queues(ctx context.Context, nc *nats.Conn) {
 	}
 }
 
-// queuesSubject is where queues.list is answered.
-const queuesSubject = opPrefix + "queues.list." + port.AllTenants
-
 // askQueues makes the call until it is answered: a reconciler that has only just started does not know yet.
-func askQueues(ctx context.Context, nc *nats.Conn) (*operator.QueuesReply, error) {
+func askQueues(ctx context.Context, nc *nats.Conn) (*client.QueueList, error) {
+	c, err := client.New(nc)
+	if err != nil {
+		return nil, err
+	}
 	for {
-		m, err := Request(ctx, nc, queuesSubject, []byte("{}"))
-		if err != nil {
-			return nil, err
-		}
-		var refusal operator.RefusalShape
-		reply := new(operator.QueuesReply)
-		if err := errors.Join(json.Unmarshal(m.Data, &refusal), json.Unmarshal(m.Data, reply)); err != nil {
-			return nil, err
-		}
-		if reply.OK {
-			return reply, nil
+		list, err := c.Queues(ctx)
+		if !errors.Is(err, client.ErrUnavailable) {
+			return list, err
 		}
 		if !pause.For(ctx, 100*time.Millisecond) {
-			return nil, errors.New(refusal.Message)
+			return nil, err
 		}
 	}
 }

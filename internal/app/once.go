@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
-	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/streams"
 )
 
@@ -67,28 +63,4 @@ func gone(ctx context.Context, conn *streams.Conn, away time.Duration) error {
 			return conn.Healthy()
 		}
 	}
-}
-
-// Request is a request of a command, which ends at once where the server refuses it to this user: the word of that comes
-// before the answer to a ping. nats.ErrNoResponders: nobody answers there.
-func Request(ctx context.Context, nc *nats.Conn, subject string, data []byte) (*nats.Msg, error) {
-	sub, err := nc.SubscribeSync(nc.NewInbox())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = sub.Unsubscribe() }()
-	if err = nc.PublishRequest(subject, sub.Subject, data); err == nil {
-		err = nc.FlushWithContext(ctx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if last := nc.LastError(); errors.Is(last, nats.ErrPermissionViolation) && (strings.Contains(last.Error(), subject) || strings.Contains(last.Error(), sub.Subject)) {
-		return nil, bus.Denied(last)
-	}
-	m, err := sub.NextMsgWithContext(ctx)
-	if err == nil && len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		err = nats.ErrNoResponders
-	}
-	return m, err
 }

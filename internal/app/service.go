@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/agentrun/executor/internal/operator"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/envelope"
 )
 
@@ -22,7 +23,6 @@ const (
 	serviceName    = "agentrun-operator"
 	serviceVersion = "1.0.0" // of the calls' contract
 	serviceAbout   = "Drain dead letters, look at runs, cancel them, report what became of a write."
-	opPrefix       = "agentrun.op."
 	callsAtOnce    = 256
 )
 
@@ -61,7 +61,7 @@ func serveOperator(ctx context.Context, nc *nats.Conn, o *operator.Operator, id 
 		metadata, err := schemas(c)
 		if err == nil {
 			err = s.micro.AddEndpoint(endpointName(c), s.handler(ctx, o, c),
-				micro.WithEndpointSubject(opPrefix+c.Name()+".*"), micro.WithEndpointMetadata(metadata))
+				micro.WithEndpointSubject(topology.OpSubject(c.Name(), "*")), micro.WithEndpointMetadata(metadata))
 		}
 		if err != nil {
 			_ = s.micro.Stop()

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,8 +14,12 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/bus"
+	"github.com/agentrun/executor/internal/operator"
+	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/internal/terminal"
+	"github.com/agentrun/executor/pkg/client"
 	agentrun "github.com/agentrun/executor/pkg/run"
 )
 
@@ -42,14 +45,12 @@ type one struct {
 	Run string `arg:"" name:"run" help:"The run: RUN_ID with --tenant, or TENANT/RUN_ID."`
 }
 
-// all is the tenant of lists.
-const all = "_all"
-
 // desk is where a command makes its calls and prints.
 type desk struct {
 	env     app.Env
 	out     *terminal.Printer
 	nc      *nats.Conn
+	client  *client.Client
 	width   int
 	timeout time.Duration
 	command string
@@ -63,15 +64,20 @@ func (a *asking) open(env app.Env, command string) (*desk, error) {
 	if a.Timeout <= 0 {
 		return nil, &app.Usage{Command: command, Err: fmt.Errorf("--timeout: %s is out of bounds, must be more than 0", a.Timeout)}
 	}
-	if a.Tenant != "" && a.Tenant != all && a.Tenant != "_invalid" && !agentrun.ValidID(a.Tenant) {
+	if a.Tenant != "" && a.Tenant != client.AllTenants && a.Tenant != port.InvalidTenant && !agentrun.ValidID(a.Tenant) {
 		return nil, &app.Usage{Command: command, Err: fmt.Errorf("--tenant: %q is no tenant", a.Tenant)}
 	}
 	nc, err := app.Dial(a.Connection, command)
 	if err != nil {
 		return nil, err
 	}
+	c, err := client.New(nc)
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
 	return &desk{
-		env: env, out: terminal.New(env.Stdout, env.Getenv), nc: nc, width: terminal.Width(env.Stdout, env.Getenv), timeout: a.Timeout,
+		env: env, out: terminal.New(env.Stdout, env.Getenv), nc: nc, client: c, width: terminal.Width(env.Stdout, env.Getenv), timeout: a.Timeout,
 		command: command,
 	}, nil
 }
@@ -81,15 +87,15 @@ func (a *asking) about(command, name string) (tenant, runID string, err error) {
 	tenant, runID = a.Tenant, name
 	if before, after, ok := strings.Cut(name, "/"); ok {
 		runID, _, _ = strings.Cut(after, "/")
-		if tenant != "" && tenant != all && tenant != before {
+		if tenant != "" && tenant != client.AllTenants && tenant != before {
 			return "", "", &app.Usage{Command: command, Err: fmt.Errorf("--tenant: %s, but the run is named %s", tenant, name)}
 		}
 		tenant = before
 	}
-	if tenant == "" || tenant == all {
+	if tenant == "" || tenant == client.AllTenants {
 		return "", "", &app.Usage{Command: command, Err: fmt.Errorf("--tenant: name the tenant of run %s, or call it TENANT/%s", runID, runID)}
 	}
-	if tenant != "_invalid" && !agentrun.ValidID(tenant) || !agentrun.ValidID(runID) {
+	if tenant != port.InvalidTenant && !agentrun.ValidID(tenant) || !agentrun.ValidID(runID) {
 		return "", "", &app.Usage{Command: command, Err: fmt.Errorf("%q is no run", name)}
 	}
 	return tenant, runID, nil
@@ -98,7 +104,7 @@ func (a *asking) about(command, name string) (tenant, runID string, err error) {
 // everyone is the tenant of a list.
 func (a *asking) everyone() string {
 	if a.Tenant == "" {
-		return all
+		return client.AllTenants
 	}
 	return a.Tenant
 }
@@ -118,58 +124,46 @@ func (a *acting) person(env app.Env, command string) error {
 }
 
 // refused is a call that was answered with a refusal.
-type refused struct{ code, message string }
+type refused struct{ *client.OpError }
 
-func (r *refused) Error() string { return r.code + ": " + r.message }
+func (r *refused) Error() string { return terminal.Clean(r.Code) + ": " + terminal.Clean(r.Message) }
 
 // away is why a call got no answer, which may be over in a moment.
 type away struct{ error }
 
 func (a *away) Unwrap() error { return a.error }
 
-// call makes one operator call. The reply is printed as it came with --json.
-func (d *desk) call(ctx context.Context, noun, verb, tenant string, request, reply any) (raw []byte, err error) {
-	body, err := strictjson.Marshal(request)
-	if err != nil {
-		return nil, err
-	}
+// call makes one operator call. The reply is printed as it came with --json, and so is a refusal.
+func (d *desk) call(ctx context.Context, name, tenant string, request, reply any) (raw json.RawMessage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	msg, err := app.Request(ctx, d.nc, "agentrun.op."+noun+"."+verb+"."+tenant, body)
+	err = d.client.Call(ctx, name, tenant, request, &raw)
+	var no *client.OpError
 	switch {
-	case errors.Is(err, nats.ErrNoResponders):
+	case err == nil:
+		return raw, json.Unmarshal(raw, reply)
+	case errors.As(err, &no):
+		raw, err := strictjson.Marshal(operator.RefusalShape{Code: no.Code, Message: no.Message})
+		if err != nil {
+			return nil, err
+		}
+		return raw, &refused{no}
+	case errors.Is(err, client.ErrNoReconciler):
 		return nil, &away{errors.New("no reconciler answers: is one running on this NATS?")}
-	case errors.Is(err, nats.ErrPermissionViolation):
-		return nil, fmt.Errorf("this NATS user may not make the call (the user operator of deploy/nats/accounts.conf may): %w", err)
+	case errors.Is(err, client.ErrNotAllowed):
+		return nil, fmt.Errorf("this NATS user may not make the call (the user operator of deploy/nats/accounts.conf may): %w", bus.Denied(d.nc.LastError()))
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, &away{fmt.Errorf("no answer within %s (--timeout); the same command may be given again", d.timeout)}
-	case err != nil:
-		return nil, &away{err}
 	}
-	var verdict struct {
-		OK      bool   `json:"ok"`
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	}
-	if err := json.Unmarshal(msg.Data, &verdict); err != nil {
-		return nil, fmt.Errorf("the answer is no JSON: %w", err)
-	}
-	if !verdict.OK {
-		return msg.Data, &refused{terminal.Clean(verdict.Code), terminal.Clean(verdict.Message)}
-	}
-	return msg.Data, json.Unmarshal(msg.Data, reply)
+	return nil, &away{err}
 }
 
 // json prints a reply as one line.
 func (d *desk) json(raw []byte) { d.out.Line("%s", strictjson.Compact(raw)) }
 
 // list prints what several pages gave as one reply.
-func (d *desk) list(name string, items [][]byte, total int) error {
-	raw := make([]json.RawMessage, len(items))
-	for i, item := range items {
-		raw[i] = item
-	}
-	data, err := strictjson.Marshal(map[string]any{"ok": true, name: raw, "total": total})
+func (d *desk) list(name string, items []json.RawMessage, total int) error {
+	data, err := strictjson.Marshal(map[string]any{"ok": true, name: items, "total": total})
 	if err != nil {
 		return err
 	}
@@ -225,14 +219,14 @@ func jsonValue(command, flag, text string) (json.RawMessage, error) {
 }
 
 // show prints a list that read brings: once, or with watch whenever it has changed.
-func (d *desk) show(ctx context.Context, watch bool, read func(context.Context) (list [][]byte, print func() error, err error)) error {
+func (d *desk) show(ctx context.Context, watch bool, read func(context.Context) (list []json.RawMessage, print func() error, err error)) error {
 	last := ""
 	once := func(ctx context.Context) error {
 		list, print, err := read(ctx)
 		if err != nil {
 			return err
 		}
-		text := string(bytes.Join(list, []byte("\n"))) + "." // an empty list is shown too, the first time
+		text := fmt.Sprintf("%s.", list) // an empty list is shown too, the first time
 		if watch && !d.out.Terminal() && last == text {
 			return nil
 		}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,8 +10,10 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/app"
+	"github.com/agentrun/executor/internal/operator"
 	"github.com/agentrun/executor/internal/terminal"
 	"github.com/agentrun/executor/pkg/budget"
+	"github.com/agentrun/executor/pkg/client"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
 	agentrun "github.com/agentrun/executor/pkg/run"
@@ -36,15 +39,8 @@ type choosing struct {
 	Limit      int           `name:"limit" placeholder:"N" help:"At most so many."`
 }
 
-type filter struct {
-	Owner      string        `json:"owner,omitempty"`
-	ReasonCode string        `json:"reason_code,omitempty"`
-	Tool       string        `json:"tool,omitempty"`
-	Before     envelope.Time `json:"before,omitempty"`
-}
-
-func (c *choosing) filter(now time.Time) filter {
-	f := filter{Owner: c.Owner, ReasonCode: c.ReasonCode, Tool: c.Tool}
+func (c *choosing) filter(now time.Time) operator.Filter {
+	f := operator.Filter{Owner: c.Owner, ReasonCode: c.ReasonCode, Tool: c.Tool}
 	if c.OlderThan > 0 {
 		f.Before = envelope.TimeOf(now.Add(-c.OlderThan))
 	}
@@ -57,46 +53,35 @@ type lettersList struct {
 	Watch    bool `name:"watch" short:"w" help:"Show the list again when it changes, until a stop signal."`
 }
 
-type letterPage struct {
-	DeadLetters []json.RawMessage `json:"deadletters"`
-	Total       int               `json:"total"`
-	After       string            `json:"after"`
-}
-
 func (c *lettersList) run(ctx context.Context, d *desk) error {
-	return d.show(ctx, c.Watch, func(ctx context.Context) ([][]byte, func() error, error) {
+	return d.show(ctx, c.Watch, func(ctx context.Context) ([]json.RawMessage, func() error, error) {
 		list, total, err := c.pages(ctx, d)
 		return list, func() error { return c.print(d, list, total) }, err
 	})
 }
 
 // pages reads page by page up to --limit, by default all.
-func (c *lettersList) pages(ctx context.Context, d *desk) (list [][]byte, total int, err error) {
-	request := struct {
-		filter
-		Limit int    `json:"limit"`
-		After string `json:"after,omitempty"`
-	}{filter: c.filter(time.Now())}
+func (c *lettersList) pages(ctx context.Context, d *desk) (list []json.RawMessage, total int, err error) {
+	request := operator.LettersRequest{Filter: c.filter(time.Now())}
 	for {
-		request.Limit = 1000
+		limit := 1000
 		if c.Limit > 0 {
-			request.Limit = min(request.Limit, c.Limit-len(list))
+			limit = min(limit, c.Limit-len(list))
 		}
-		var page letterPage
-		raw, err := d.call(ctx, "deadletters", "list", c.everyone(), request, &page)
+		request.Limit = &limit
+		var page operator.LetterPage
+		raw, err := d.call(ctx, "deadletters.list", c.everyone(), request, &page)
 		if err != nil {
 			return nil, 0, d.failed(c.JSON, raw, err)
 		}
-		for _, l := range page.DeadLetters {
-			list = append(list, l)
-		}
+		list = append(list, page.DeadLetters...)
 		if request.After = page.After; page.After == "" || c.Limit > 0 && len(list) >= c.Limit {
 			return list, page.Total, nil
 		}
 	}
 }
 
-func (c *lettersList) print(d *desk, list [][]byte, total int) error {
+func (c *lettersList) print(d *desk, list []json.RawMessage, total int) error {
 	if c.JSON {
 		return d.list("deadletters", list, total)
 	}
@@ -141,15 +126,9 @@ func (c *letterClaim) run(ctx context.Context, d *desk) error {
 	if c.By == "" {
 		return &app.Usage{Command: d.command, Err: errors.New("--by: say who you are ($USER is not set)")}
 	}
-	request := struct {
-		Owner      string  `json:"owner,omitempty"`
-		By         string  `json:"by"`
-		ForSeconds float64 `json:"for_seconds"`
-	}{c.Owner, c.By, c.For.Seconds()}
-	var reply struct {
-		DeadLetter *deadletter.Letter `json:"deadletter"`
-	}
-	raw, err := d.call(ctx, "deadletters", "claim", c.everyone(), request, &reply)
+	request := operator.ClaimRequest{Owner: c.Owner, By: c.By, ForSeconds: new(c.For.Seconds())}
+	var reply operator.LetterShape
+	raw, err := d.call(ctx, "deadletters.claim", c.everyone(), request, &reply)
 	if err != nil || c.JSON {
 		if err == nil {
 			d.json(raw)
@@ -175,16 +154,10 @@ type many struct {
 	All      bool   `name:"all" help:"All of the tenant's letters, where no other flag chooses."`
 }
 
+// change is the request of each call that changes one letter or many: replay has most, assign says to whom.
 type change struct {
-	RunID     string          `json:"run_id,omitempty"`
-	Letter    string          `json:"letter,omitempty"`
-	By        string          `json:"by"`
-	Reason    string          `json:"reason"`
-	Args      json.RawMessage `json:"args,omitempty"`
-	AddBudget json.RawMessage `json:"add_budget,omitempty"`
-	To        string          `json:"to,omitempty"`
-	Filter    *filter         `json:"filter,omitempty"`
-	Limit     int             `json:"limit,omitempty"`
+	operator.ReplayRequest
+	To string `json:"to,omitempty"`
 }
 
 func (m *many) run(ctx context.Context, d *desk, verb string, ch change) error {
@@ -211,11 +184,8 @@ func (m *many) run(ctx context.Context, d *desk, verb string, ch change) error {
 
 // episode makes a change of one letter and says which episode goes on.
 func episode(ctx context.Context, d *desk, a *asking, verb, tenant string, request any) error {
-	var reply struct {
-		RunID   string `json:"run_id"`
-		Episode int    `json:"episode"`
-	}
-	raw, err := d.call(ctx, "deadletters", verb, tenant, request, &reply)
+	var reply client.Episode
+	raw, err := d.call(ctx, "deadletters."+verb, tenant, request, &reply)
 	switch {
 	case err != nil:
 		return d.failed(a.JSON, raw, err)
@@ -234,32 +204,21 @@ func (m *many) bulk(ctx context.Context, d *desk, verb string, ch change) error 
 	chosen := m.choosing
 	chosen.Limit = 0
 	switch {
-	case m.Tenant == "" || m.Tenant == all:
+	case m.Tenant == "" || m.Tenant == client.AllTenants:
 		return usage("--tenant: name the tenant whose letters are meant")
 	case chosen == (choosing{}) && !m.All:
 		return usage("name a run, choose letters by flags, or say --all")
 	case m.Letter != "":
 		return usage("--letter: goes with one run")
 	}
-	f := m.filter(time.Now())
-	ch.Filter, ch.Limit = &f, m.Limit
-	if ch.Limit == 0 {
-		ch.Limit = 100
-	}
-	if err := d.confirm(m.Yes, "%s up to %d dead letters of %s", verb, ch.Limit, m.Tenant); err != nil {
+	limit := cmp.Or(m.Limit, 100)
+	ch.Filter, ch.Limit = new(m.filter(time.Now())), &limit
+	if err := d.confirm(m.Yes, "%s up to %d dead letters of %s", verb, limit, m.Tenant); err != nil {
 		return err
 	}
-	var reply struct {
-		Results []struct {
-			RunID   string `json:"run_id"`
-			OK      bool   `json:"ok"`
-			Episode int    `json:"episode"`
-			Code    string `json:"code"`
-		} `json:"results"`
-		Left int `json:"left"`
-	}
+	var reply client.BulkReply
 	d.timeout = max(d.timeout, time.Minute)
-	raw, err := d.call(ctx, "deadletters", verb, m.Tenant, ch, &reply)
+	raw, err := d.call(ctx, "deadletters."+verb, m.Tenant, ch, &reply)
 	if err != nil {
 		return d.failed(m.JSON, raw, err)
 	}
@@ -303,7 +262,7 @@ func (c *letterReplay) run(ctx context.Context, d *desk) error {
 	if err := app.KnownKeys(add, budget.Request{}, "--add-budget"); err != nil {
 		return &app.Usage{Command: d.command, Err: err}
 	}
-	return c.many.run(ctx, d, "replay", change{Args: args, AddBudget: add})
+	return c.many.run(ctx, d, "replay", change{ReplayRequest: operator.ReplayRequest{Args: args, AddBudget: add}})
 }
 
 type letterDiscard struct {
@@ -333,18 +292,8 @@ type answering struct {
 	Step   string `name:"step" placeholder:"NAME" help:"Which step, where more than one is open."`
 }
 
-type answer struct {
-	RunID       string          `json:"run_id"`
-	Letter      string          `json:"letter"`
-	Step        string          `json:"step,omitempty"`
-	By          string          `json:"by"`
-	Reason      string          `json:"reason"`
-	CommitState string          `json:"commit_state,omitempty"`
-	Result      json.RawMessage `json:"result,omitempty"`
-	EvidenceRef string          `json:"evidence_ref,omitempty"`
-}
-
-func (c *answering) run(ctx context.Context, d *desk, verb string, a answer) error {
+// run makes the call, which request makes of what all answers say; what names it to the person who is asked.
+func (c *answering) run(ctx context.Context, d *desk, verb, what string, request func(operator.ApproveRequest) any) error {
 	if err := c.person(d.env, d.command); err != nil {
 		return err
 	}
@@ -358,11 +307,11 @@ func (c *answering) run(ctx context.Context, d *desk, verb string, a answer) err
 	if c.Letter == "" {
 		return &app.Usage{Command: d.command, Err: fmt.Errorf("--letter: name the letter that you have read; reconciler deadletters show %s/%s prints its id", tenant, runID)}
 	}
-	if err := d.confirm(c.Yes, "%s letter %s", strings.TrimSpace(verb+" "+a.CommitState), c.Letter); err != nil {
+	if err := d.confirm(c.Yes, "%s letter %s", what, c.Letter); err != nil {
 		return err
 	}
-	a.RunID, a.Letter, a.Step, a.By, a.Reason = runID, c.Letter, c.Step, c.By, c.Reason
-	return episode(ctx, d, &c.asking, verb, tenant, a)
+	a := operator.ApproveRequest{RunID: runID, Letter: c.Letter, Step: c.Step, By: c.By, Reason: c.Reason}
+	return episode(ctx, d, &c.asking, verb, tenant, request(a))
 }
 
 type letterResolve struct {
@@ -377,7 +326,12 @@ func (c *letterResolve) run(ctx context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	return c.answering.run(ctx, d, "resolve", answer{CommitState: c.CommitState, Result: result, EvidenceRef: c.EvidenceRef})
+	return c.answering.run(ctx, d, "resolve", "resolve "+c.CommitState, func(a operator.ApproveRequest) any {
+		return operator.ResolveRequest{
+			RunID: a.RunID, Letter: a.Letter, Step: a.Step, By: a.By, Reason: a.Reason,
+			CommitState: envelope.CommitState(c.CommitState), Result: result, EvidenceRef: c.EvidenceRef,
+		}
+	})
 }
 
 type letterApproval struct {
@@ -385,5 +339,5 @@ type letterApproval struct {
 }
 
 func (c *letterApproval) run(ctx context.Context, d *desk) error {
-	return c.answering.run(ctx, d, "approve", answer{})
+	return c.answering.run(ctx, d, "approve", "approve", func(a operator.ApproveRequest) any { return a })
 }

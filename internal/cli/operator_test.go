@@ -233,11 +233,11 @@ func TestOperatorCommands(t *testing.T) {
 		{"deadletters discard acme/run_1042 --reason r --yes", "", 1, "", "NOT_FOUND: there is none", ""},
 		{
 			"deadletters assign acme/run_1042 --to billing --letter acme/run_1042/1 --reason r --yes", "", 0, "done", "",
-			`agentrun.op.deadletters.assign.acme {"run_id":"run_1042","letter":"acme/run_1042/1","by":"alice","reason":"r","to":"billing"}`,
+			`agentrun.op.deadletters.assign.acme {"run_id":"run_1042","by":"alice","reason":"r","letter":"acme/run_1042/1","to":"billing"}`,
 		},
 		{
 			"deadletters assign --tenant acme --owner platform --to billing --reason r --yes", "", 0, "1 done, 0 refused, 0 left", "",
-			`agentrun.op.deadletters.assign.acme {"by":"alice","reason":"r","to":"billing","filter":{"owner":"platform"},"limit":100}`,
+			`agentrun.op.deadletters.assign.acme {"by":"alice","reason":"r","filter":{"owner":"platform"},"limit":100,"to":"billing"}`,
 		},
 		{"deadletters replay --tenant acme --reason r --yes", "", 2, "", "--all", ""},
 		{"deadletters replay --tenant acme --all --reason r --yes", "", 1, "1 done, 1 refused, 1 left", "refused", ""},
@@ -292,6 +292,28 @@ func TestACallThatIsNotPermitted(t *testing.T) {
 	url := strings.Replace(s.URL, "nats://", "nats://u:p@", 1)
 	code, out, errs := ask(t, url, "", "runs", "list", "--timeout", "1h")
 	if code != 1 || out != "" || !strings.Contains(errs, "this NATS user may not make the call") || !strings.Contains(errs, "agentrun.op.runs.list._all") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+}
+
+// Who has an inbox of another name learns that, and does not wait for a reply that cannot come.
+func TestAReplyThatIsNotPermitted(t *testing.T) {
+	s := bustest.Start(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Deny: []string{"_INBOX.>"}}}}}
+	})
+	url := strings.Replace(s.URL, "nats://", "nats://u:p@", 1)
+	code, out, errs := ask(t, url, "", "runs", "list", "--timeout", "1h")
+	if code != 1 || out != "" || !strings.Contains(errs, "this NATS user may not make the call") || !strings.Contains(errs, "--inbox-prefix") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+}
+
+// With --json a refusal is printed too, for programs.
+func TestARefusalAsJSON(t *testing.T) {
+	s := bustest.Start(t)
+	operatorOf(t, s, nil)
+	code, out, errs := ask(t, s.URL, "", "runs", "show", "acme/r", "--json")
+	if code != 1 || out != `{"ok":false,"code":"NOT_FOUND","message":"there is none"}`+"\n" || errs != "reconciler runs show: NOT_FOUND: there is none\n" {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 }

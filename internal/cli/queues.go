@@ -19,7 +19,7 @@ type queuesList struct {
 
 func (c *queuesList) run(ctx context.Context, d *desk) error {
 	var list client.QueueList
-	raw, err := d.call(ctx, "queues", "list", c.everyone(), struct{}{}, &list)
+	raw, err := d.call(ctx, "queues.list", c.everyone(), struct{}{}, &list)
 	if err != nil {
 		return d.failed(c.JSON, raw, err)
 	}

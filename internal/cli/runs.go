@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentrun/executor/pkg/deadletter"
+	"github.com/agentrun/executor/internal/operator"
 	agentrun "github.com/agentrun/executor/pkg/run"
 )
 
@@ -27,40 +27,30 @@ type runsList struct {
 }
 
 func (c *runsList) run(ctx context.Context, d *desk) error {
-	return d.show(ctx, c.Watch, func(ctx context.Context) ([][]byte, func() error, error) {
+	return d.show(ctx, c.Watch, func(ctx context.Context) ([]json.RawMessage, func() error, error) {
 		list, more, err := c.pages(ctx, d)
 		return list, func() error { return c.print(d, list, more) }, err
 	})
 }
 
-func (c *runsList) pages(ctx context.Context, d *desk) (list [][]byte, more bool, err error) {
-	request := struct {
-		State    string `json:"state,omitempty"`
-		Workflow string `json:"workflow,omitempty"`
-		Limit    int    `json:"limit"`
-		After    string `json:"after,omitempty"`
-	}{State: c.State, Workflow: c.Workflow}
+func (c *runsList) pages(ctx context.Context, d *desk) (list []json.RawMessage, more bool, err error) {
+	request := operator.RunsRequest{State: c.State, Workflow: c.Workflow}
 	limit := max(c.Limit, 1)
 	for {
-		request.Limit = min(1000, limit-len(list))
-		var page struct {
-			Runs  []json.RawMessage `json:"runs"`
-			After string            `json:"after"`
-		}
-		raw, err := d.call(ctx, "runs", "list", c.everyone(), request, &page)
+		request.Limit = new(min(1000, limit-len(list)))
+		var page operator.RunPage
+		raw, err := d.call(ctx, "runs.list", c.everyone(), request, &page)
 		if err != nil {
 			return nil, false, d.failed(c.JSON, raw, err)
 		}
-		for _, r := range page.Runs {
-			list = append(list, r)
-		}
+		list = append(list, page.Runs...)
 		if request.After = page.After; page.After == "" || len(list) >= limit {
 			return list, page.After != "", nil
 		}
 	}
 }
 
-func (c *runsList) print(d *desk, list [][]byte, more bool) error {
+func (c *runsList) print(d *desk, list []json.RawMessage, more bool) error {
 	if c.JSON {
 		return d.list("runs", list, len(list))
 	}
@@ -98,8 +88,8 @@ func (c *runShow) run(ctx context.Context, d *desk) error {
 	}
 	shown := ""
 	return d.watch(ctx, func(ctx context.Context) (over bool, err error) {
-		var reply runReply
-		raw, err := d.call(ctx, "runs", "get", tenant, runRequest{runID}, &reply)
+		var reply operator.RunReply
+		raw, err := d.call(ctx, "runs.get", tenant, operator.RunRequest{RunID: runID}, &reply)
 		if err != nil {
 			return false, d.failed(c.JSON, raw, err)
 		}
@@ -126,10 +116,8 @@ func (c *runShow) once(ctx context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	var payload struct {
-		Steps []agentrun.Payload `json:"steps"`
-	}
-	raw, err := d.call(ctx, "runs", "payload", tenant, runRequest{runID}, &payload)
+	var payload operator.PayloadReply
+	raw, err := d.call(ctx, "runs.payload", tenant, operator.RunRequest{RunID: runID}, &payload)
 	if err != nil {
 		return d.failed(c.JSON, raw, err)
 	}
@@ -144,26 +132,15 @@ func (c *runShow) once(ctx context.Context, d *desk) error {
 	return nil
 }
 
-// runRequest names a run to the operator service.
-type runRequest struct {
-	RunID string `json:"run_id"`
-}
-
-type runReply struct {
-	Run *agentrun.View `json:"run"`
-}
-
 // story prints a run, and its letter if one is open. With --json it is the reply of one call: the letter's or the run's.
 func story(ctx context.Context, d *desk, a *asking, name string, letterFirst bool) error {
 	tenant, runID, err := a.about(d.command, name)
 	if err != nil {
 		return err
 	}
-	request := runRequest{runID}
-	var letter struct {
-		DeadLetter *deadletter.Letter `json:"deadletter"`
-	}
-	raw, err := d.call(ctx, "deadletters", "get", tenant, request, &letter)
+	request := operator.RunRequest{RunID: runID}
+	var letter operator.LetterShape
+	raw, err := d.call(ctx, "deadletters.get", tenant, request, &letter)
 	var no *refused
 	if err != nil && (letterFirst && a.JSON || !errors.As(err, &no)) {
 		return d.failed(a.JSON, raw, err)
@@ -172,8 +149,8 @@ func story(ctx context.Context, d *desk, a *asking, name string, letterFirst boo
 		d.json(raw)
 		return nil
 	}
-	var reply runReply
-	raw, err = d.call(ctx, "runs", "get", tenant, request, &reply)
+	var reply operator.RunReply
+	raw, err = d.call(ctx, "runs.get", tenant, request, &reply)
 	if err != nil {
 		return d.failed(a.JSON, raw, err)
 	}
@@ -218,15 +195,9 @@ func (o *one) end(ctx context.Context, d *desk, c *acting, verb string) error {
 	if err := d.confirm(c.Yes, verb+" %s/%s", tenant, runID); err != nil {
 		return err
 	}
-	request := struct {
-		RunID  string `json:"run_id"`
-		By     string `json:"by"`
-		Reason string `json:"reason"`
-	}{runID, c.By, c.Reason}
-	var reply struct {
-		State string `json:"state"`
-	}
-	raw, err := d.call(ctx, "runs", verb, tenant, request, &reply)
+	request := operator.CancelRequest{RunID: runID, By: c.By, Reason: c.Reason}
+	var reply operator.StateReply
+	raw, err := d.call(ctx, "runs."+verb, tenant, request, &reply)
 	switch {
 	case err != nil:
 		return d.failed(c.JSON, raw, err)

@@ -17,6 +17,7 @@ import (
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/strictjson"
 	"github.com/agentrun/executor/internal/terminal"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/client"
 	"github.com/agentrun/executor/pkg/envelope"
 	agentrun "github.com/agentrun/executor/pkg/run"
@@ -105,7 +106,7 @@ func (c *submitCommand) run(ctx context.Context, env app.Env) (int, error) {
 // sayRefusals prints what the server refuses this user, but for what only adds to the answer and what is asked for in
 // another way, or returned as an error, where it is refused.
 func sayRefusals(env app.Env, nc *nats.Conn, tenant string) {
-	question := `"agentrun.op.queues.get.` + tenant + `"`
+	question := `"` + topology.OpSubject("queues.get", tenant) + `"`
 	const outcomes = ".CONSUMER.CREATE.AGENTRUN_RESULTS."
 	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		if text := err.Error(); !strings.Contains(text, question) && !strings.Contains(text, outcomes) {

@@ -28,6 +28,7 @@ const (
 	Wakes   = "agentrun.wakes."
 	Letters = "agentrun.deadletters."
 	Alerts  = "agentrun.alerts."
+	Ops     = "agentrun.op."
 	hints   = "agentrun.hint."
 )
 
@@ -64,6 +65,9 @@ func AlertSubject(tenant, owner, reasonCode string) string {
 
 // HintSubject reaches one lease holder; core NATS, no stream.
 func HintSubject(holder string) string { return hints + holder }
+
+// OpSubject is where an operator call, e.g. deadletters.list, is made for a tenant.
+func OpSubject(call, tenant string) string { return Ops + call + "." + tenant }
 
 // ConsumerName is the durable consumer of a queue, the same on AGENTRUN_JOBS and AGENTRUN_WAKES.
 func ConsumerName(queue string) string { return "executor-" + queue }

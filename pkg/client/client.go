@@ -15,6 +15,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,8 +126,15 @@ func (c *Client) unlessDenied(ctx context.Context, subjects ...string) (_ contex
 	return ctx, func() { cancel(nil) }
 }
 
-// denied reports whether the server's latest word on this connection is that it may not use the subject.
+// inboxes are the subjects that replies come to.
+func (c *Client) inboxes() string {
+	return cmp.Or(c.nc.Opts.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, ".")) + ".>"
+}
+
+// denied reports whether the server's latest word on this connection is that it may not use the subject, or one of those
+// that a subject ending with > stands for.
 func (c *Client) denied(subject string) bool {
 	err := c.nc.LastError()
-	return errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+subject+`"`)
+	prefix, all := strings.CutSuffix(subject, ">")
+	return errors.Is(err, nats.ErrPermissionViolation) && (strings.Contains(err.Error(), `"`+subject+`"`) || all && strings.Contains(err.Error(), `"`+prefix))
 }

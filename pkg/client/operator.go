@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/agentrun/executor/internal/port"
+	"github.com/agentrun/executor/internal/strictjson"
+	"github.com/agentrun/executor/internal/topology"
 	"github.com/agentrun/executor/pkg/budget"
 	"github.com/agentrun/executor/pkg/deadletter"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -47,13 +49,20 @@ const (
 	bulkWithin = 60 * time.Second
 )
 
+// Call makes any operator call of the contract by its name, e.g. deadletters.list: for a call, or members of one, that this
+// package does not know. request is encoded as JSON. The reply is decoded into reply, which may be nil; a *json.RawMessage
+// takes it as it came. Without a deadline of ctx it takes at most 15 s. Errors: as of the other calls.
+func (c *Client) Call(ctx context.Context, name, tenant string, request, reply any) error {
+	return c.call(ctx, name, tenant, callWithin, request, reply)
+}
+
 // call makes one operator call. Errors: *OpError, ErrNoReconciler, ErrNotAllowed, and what ended the wait for the reply: it
 // is not known then whether the call was carried out, and the same call may be made again.
 func (c *Client) call(ctx context.Context, name, tenant string, within time.Duration, request, reply any) error {
 	if tenant != AllTenants && !run.ValidID(tenant) && tenant != port.InvalidTenant {
 		return &OpError{Call: name, Tenant: tenant, Code: run.BadRequest, Message: "this is no tenant"}
 	}
-	data, err := json.Marshal(request)
+	data, err := strictjson.Marshal(request) // args keep the text that they were given with
 	if err != nil {
 		return &OpError{Call: name, Tenant: tenant, Code: run.BadRequest, Message: "the request cannot be encoded: " + err.Error()}
 	}
@@ -62,8 +71,8 @@ func (c *Client) call(ctx context.Context, name, tenant string, within time.Dura
 		ctx, cancel = context.WithTimeout(ctx, within)
 		defer cancel()
 	}
-	subject := "agentrun.op." + name + "." + tenant
-	ctx, stop := c.unlessDenied(ctx, subject)
+	subject := topology.OpSubject(name, tenant)
+	ctx, stop := c.unlessDenied(ctx, subject, c.inboxes())
 	defer stop()
 	msg, err := c.nc.RequestWithContext(ctx, subject, data)
 	switch {
