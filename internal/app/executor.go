@@ -195,12 +195,12 @@ func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *streams.Con
 		return err
 	}
 	defer stopHints()
-	claims, err := queue.OpenClaims(filepath.Join(c.Data, "claims"))
+	picks, err := queue.OpenPicks(filepath.Join(c.Data, "claims"))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = claims.Close() }()
-	turns := queue.Turns{Shares: w.Shares(), Executors: fleet.all, Claims: claims, Unused: w.Unused}
+	defer func() { _ = picks.Close() }()
+	turns := queue.Turns{Shares: w.Shares(), Executors: fleet.all, Picks: picks, Unused: w.Unused}
 	puller, err := queue.New(conn.Conn, c.Queues, turns, w.Deliver)
 	if err != nil {
 		return err

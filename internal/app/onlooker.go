@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// onlookerSettles is how long executors have to answer whoever asks for all.
-	onlookerSettles = 2 * time.Second
+	// onlookerPatience is how long executors have to answer whoever asks for all.
+	onlookerPatience = 2 * time.Second
 	// depthsEvery is how old the counts of waiting jobs in /metrics may be.
 	depthsEvery   = 5 * time.Second
 	depthsTimeout = 5 * time.Second
@@ -83,11 +83,11 @@ func (o *onlooker) stir() {
 	}
 }
 
-// hears reports whether the latest question has come back, and settled whether every executor had the time to answer it.
-func (o *onlooker) hears() (heard, settled bool) {
+// hears reports whether the latest question has come back, and all whether every executor had the time to answer it.
+func (o *onlooker) hears() (heard, all bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return !o.echoed.IsZero(), !o.echoed.IsZero() && o.now().Sub(o.echoed) >= onlookerSettles
+	return !o.echoed.IsZero(), !o.echoed.IsZero() && o.now().Sub(o.echoed) >= onlookerPatience
 }
 
 // follow listens and asks anew whenever there is a new connection, and again while nothing is heard, until ctx ends.

@@ -37,10 +37,10 @@ func TestAnOnlookerKnowsWhenItKnows(t *testing.T) {
 	want("its question did not come back", false, false)
 	told(offer{Name: o.asked, Asks: true})
 	want("at once", false, false)
-	now = now.Add(onlookerSettles)
+	now = now.Add(onlookerPatience)
 	want("after executors had their time", true, true)
 
-	now = now.Add(rosterGone - onlookerSettles)
+	now = now.Add(rosterGone - onlookerPatience)
 	want("heard lately", true, true)
 	now = now.Add(time.Second)
 	want("not heard any more", false, true)

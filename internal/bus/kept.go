@@ -19,9 +19,9 @@ type Keeper interface {
 	Saw(seq uint64)
 	// Single reports whether the streams have one replica each, so that whoever answers is the leader.
 	Single() bool
-	// Admit keeps a place for a new message of a stream of registers until settled is called, with whether it was stored.
+	// Admit keeps a place for a new message of a stream of registers until done is called, with whether it was stored.
 	// port.ErrFull.
-	Admit(ctx context.Context, stream string) (settled func(stored bool), err error)
+	Admit(ctx context.Context, stream string) (done func(stored bool), err error)
 	// Bucket is what the object store is made with, should it not be there.
 	Bucket() (replicas int, retention time.Duration)
 }

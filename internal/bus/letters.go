@@ -92,7 +92,7 @@ func (c *Conn) PutAlert(ctx context.Context, tenant, owner, reason string, data 
 func (c *Conn) put(ctx context.Context, msg *nats.Msg) error {
 	p := c.publish(msg)
 	defer p.close()
-	_, refused, err := p.settle(ctx)
+	_, refused, err := p.stored(ctx)
 	if err == nil && refused != nil {
 		err = refused.err()
 	}

@@ -46,7 +46,7 @@ type publication struct {
 	attempts int
 	// unsettled: a copy was handed to the connection and may be stored although no answer to it is known.
 	unsettled bool
-	question  bool // nothing to settle
+	question  bool // nothing is stored
 	answered  bool // the server has said what became of it
 	fatal     error
 }
@@ -295,8 +295,8 @@ func parseAck(data []byte) (seq uint64, refused *refusal, ok bool) {
 	return 0, reply.Error, true
 }
 
-// settle waits until the message is stored or refused for good; passing refusals are met by sending it again.
-func (p *publication) settle(ctx context.Context) (seq uint64, refused *refusal, err error) {
+// stored waits until the message is stored or refused for good; passing refusals are met by sending it again.
+func (p *publication) stored(ctx context.Context) (seq uint64, refused *refusal, err error) {
 	for {
 		reply, err := p.await(ctx)
 		if err != nil {

@@ -107,7 +107,7 @@ func outcomeMessage(o *port.Outgoing, expect uint64) *nats.Msg {
 // this publication put it there: a copy may have been stored although its acknowledgement was lost.
 func (c *Conn) confirm(ctx context.Context, o *port.Outgoing, p *publication) (at uint64, stored bool, err error) {
 	for {
-		seq, refused, err := p.settle(ctx)
+		seq, refused, err := p.stored(ctx)
 		if err != nil {
 			return 0, false, err
 		}

@@ -119,16 +119,16 @@ func (c *Conn) compareAndSet(ctx context.Context, stream string, msg *nats.Msg, 
 		return 0, err
 	}
 	if expect == 0 {
-		settled, err := c.opts.Keeper.Admit(ctx, stream)
+		done, err := c.opts.Keeper.Admit(ctx, stream)
 		if err != nil {
 			return 0, err
 		}
-		defer func() { settled(revision != 0) }()
+		defer func() { done(revision != 0) }()
 	}
 	p := c.publish(msg)
 	defer p.close()
 	for {
-		seq, refused, err := p.settle(ctx)
+		seq, refused, err := p.stored(ctx)
 		if err != nil {
 			return 0, err
 		}

@@ -20,7 +20,7 @@ func (c *Conn) scan(ctx context.Context, w watch) error {
 	defer cancel(nil)
 	all := errors.New("everything was reported")
 	w.conn = c
-	w.mark = func(k port.Kind) {
+	w.mark = func(k port.Report) {
 		if k == port.Reset {
 			cancel(ErrRemade)
 			return

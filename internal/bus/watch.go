@@ -21,7 +21,7 @@ import (
 func (c *Conn) WatchRuns(ctx context.Context, fn func(port.Change)) error {
 	w := watch{
 		conn: c, stream: topology.RunsStream, filter: topology.Runs + ">", headersOnly: true,
-		mark: func(k port.Kind) { fn(port.Change{Kind: k}) },
+		mark: func(k port.Report) { fn(port.Change{Report: k}) },
 		report: func(m *nats.Msg, meta Meta) {
 			if id, ok := topology.ParseRunSubject(m.Subject); ok {
 				fn(port.Change{ID: id, Seq: meta.Stream, Time: meta.At, Header: parseHeader(m.Header)})
@@ -35,7 +35,7 @@ func (c *Conn) WatchRuns(ctx context.Context, fn func(port.Change)) error {
 func (c *Conn) WatchOutcomes(ctx context.Context, from time.Time, fn func(port.Outcome)) error {
 	w := watch{
 		conn: c, stream: topology.ResultsStream, filter: topology.Results + "*.*." + string(envelope.RunScope), from: from, headersOnly: true,
-		mark: func(k port.Kind) { fn(port.Outcome{Kind: k}) },
+		mark: func(k port.Report) { fn(port.Outcome{Report: k}) },
 		report: func(m *nats.Msg, meta Meta) {
 			if id, scope, ok := topology.ParseResultSubject(m.Subject); ok {
 				fn(outcomeOf(id, scope, meta.Stream, meta.At, m.Header))
@@ -50,7 +50,7 @@ func (c *Conn) WatchOutcomes(ctx context.Context, from time.Time, fn func(port.O
 func (c *Conn) WatchLetters(ctx context.Context, fn func(port.Letter)) error {
 	w := watch{
 		conn: c, stream: topology.LettersStream, filter: topology.Letters + ">", again: true,
-		mark:   func(k port.Kind) { fn(port.Letter{Kind: k}) },
+		mark:   func(k port.Report) { fn(port.Letter{Report: k}) },
 		report: func(m *nats.Msg, meta Meta) { fn(letterOf(m.Subject, meta.Stream, meta.At, m.Header, m.Data)) },
 	}
 	return w.run(ctx)
@@ -74,7 +74,7 @@ type watch struct {
 	from        time.Time // or the first that was stored at or after this; zero: the first
 	headersOnly bool
 	again       bool // each consumer begins at the first message
-	mark        func(port.Kind)
+	mark        func(port.Report)
 	report      func(*nats.Msg, Meta)
 
 	created time.Time // of the stream

@@ -72,13 +72,13 @@ func TestWatchRunsSurvivesRestartsAndReportsReset(t *testing.T) {
 		return c.WatchRuns(ctx, func(ch port.Change) { changes <- ch })
 	})
 	got := streamstest.Receive(t, "the record", changes)
-	if got.Kind != port.Stored || got.ID != streamstest.RunID(1) || got.Seq != first || got.Header != h {
+	if got.Report != port.Stored || got.ID != streamstest.RunID(1) || got.Seq != first || got.Header != h {
 		t.Fatalf("change: %+v", got)
 	}
 	if got = streamstest.Receive(t, "the fleet's record", changes); got.ID != port.ActiveID {
 		t.Fatalf("change: %+v", got)
 	}
-	if got = streamstest.Receive(t, "the end of what was there", changes); got.Kind != port.Current {
+	if got = streamstest.Receive(t, "the end of what was there", changes); got.Report != port.Current {
 		t.Fatalf("change: %+v", got)
 	}
 	second := save(streamstest.RunID(1), first)
@@ -97,10 +97,10 @@ func TestWatchRunsSurvivesRestartsAndReportsReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	save(streamstest.RunID(5), 0)
-	if got = streamstest.Receive(t, "the reset", changes); got.Kind != port.Reset {
+	if got = streamstest.Receive(t, "the reset", changes); got.Report != port.Reset {
 		t.Fatalf("change: %+v", got)
 	}
-	for got = streamstest.Receive(t, "the new stream's record", changes); got.Kind == port.Current; {
+	for got = streamstest.Receive(t, "the new stream's record", changes); got.Report == port.Current; {
 		got = streamstest.Receive(t, "the new stream's record", changes)
 	}
 	if got.ID != streamstest.RunID(5) {
@@ -139,10 +139,10 @@ func TestWatchOutcomesAndLetters(t *testing.T) {
 		follow(t, func(ctx context.Context) error {
 			return c.WatchLetters(ctx, func(l port.Letter) { letters <- l })
 		})
-		if got := streamstest.Receive(t, "current", outcomes); got.Kind != port.Current {
+		if got := streamstest.Receive(t, "current", outcomes); got.Report != port.Current {
 			t.Fatalf("%+v", got)
 		}
-		if got := streamstest.Receive(t, "current", letters); got.Kind != port.Current {
+		if got := streamstest.Receive(t, "current", letters); got.Report != port.Current {
 			t.Fatalf("%+v", got)
 		}
 		batch := []port.Outgoing{
@@ -221,7 +221,7 @@ func TestWatchCatchesUpWithManyRecords(t *testing.T) {
 	start := time.Now()
 	follow(t, func(ctx context.Context) error {
 		return c.WatchRuns(ctx, func(ch port.Change) {
-			if ch.Kind == port.Current {
+			if ch.Report == port.Current {
 				close(current)
 				return
 			}
@@ -251,7 +251,7 @@ func TestWatchNoticesLostMessages(t *testing.T) {
 	follow(t, func(ctx context.Context) error {
 		return c.WatchRuns(ctx, func(ch port.Change) { changes <- ch })
 	})
-	if got := streamstest.Receive(t, "current", changes); got.Kind != port.Current {
+	if got := streamstest.Receive(t, "current", changes); got.Report != port.Current {
 		t.Fatalf("%+v", got)
 	}
 	go func() {
@@ -280,7 +280,7 @@ func TestWatchSurvivesAHungServer(t *testing.T) {
 	follow(t, func(ctx context.Context) error {
 		return c.WatchRuns(ctx, func(ch port.Change) { changes <- ch })
 	})
-	if got := streamstest.Receive(t, "current", changes); got.Kind != port.Current {
+	if got := streamstest.Receive(t, "current", changes); got.Report != port.Current {
 		t.Fatalf("%+v", got)
 	}
 	proxy.Hold()

@@ -183,7 +183,7 @@ func (r *restore) putBack(ctx context.Context, again time.Duration) bool {
 	return ok
 }
 
-// over says whether the fleet has settled with the copy, or there is none; then another may be taken.
+// over says whether the fleet has agreed on the copy, or there is none; then another may be taken.
 func (r *restore) over() bool {
 	if r.settled == nil {
 		return r.taken.IsZero()

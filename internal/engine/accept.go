@@ -71,7 +71,7 @@ func Create(id run.ID, m Message, d Defaults, now run.Time) *Run {
 	r.size = stepBytes + r.stepsSize()
 	r.charge(j, now)
 	r.Expire(now) // a deadline that has passed, or no time at all: nothing is started, whatever bounds the clock has
-	r.settle(now)
+	r.conclude(now)
 	return r
 }
 
@@ -129,7 +129,7 @@ func createInvalid(id run.ID, j *run.Job, m Message, d Defaults, bad *run.JobErr
 	r.Invalid = &InvalidJob{Raw: m.Data[:min(len(m.Data), r.rawMax())], Size: len(m.Data)}
 	row := envelope.RowFor(envelope.CodeJobInvalid, envelope.Read)
 	r.end(End{Outcome: envelope.Fatal, Row: &row, Details: invalidDetails(bad), At: now})
-	r.settle(now)
+	r.conclude(now)
 	return r
 }
 
@@ -214,7 +214,7 @@ func (r *Run) Append(m Message, d Defaults, now run.Time) Accepted {
 	if len(r.Jobs) > maxJobRefs {
 		r.Jobs = r.Jobs[len(r.Jobs)-maxJobRefs:]
 	}
-	r.settle(now)
+	r.conclude(now)
 	return Accepted{Changed: true, Refused: refused}
 }
 

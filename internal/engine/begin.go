@@ -48,7 +48,7 @@ type Dispatch struct {
 func (r *Run) Begin(name string, tools run.Tools, st Start, now run.Time) *Dispatch {
 	i := r.mustStart(name, now)
 	s := r.Steps[i]
-	defer r.settle(now)
+	defer r.conclude(now)
 	s.Unchecked = false
 	resend := s.State == run.Unknown
 	tool, args, fail := r.prepare(i, tools)

@@ -34,7 +34,7 @@ func (r *Run) ClockSet(tools run.Tools, now run.Time) Verdict {
 		v = Applied
 	}
 	if v == Applied {
-		r.settle(now)
+		r.conclude(now)
 	}
 	return v
 }

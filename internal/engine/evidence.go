@@ -38,7 +38,7 @@ const (
 // Reply applies a call's end as its living holder, or the holder's own journal, knows it. It is the first row group of the
 // evidence table: the dispatch id decides whether it may change a step.
 func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools run.Tools, src Source) Verdict {
-	defer r.settle(src.At)
+	defer r.conclude(src.At)
 	s := r.Carrying(d)
 	if s == nil {
 		return r.late(d, reply, src)
@@ -51,7 +51,7 @@ func (r *Run) Reply(d DispatchID, reply envelope.Reply, tools run.Tools, src Sou
 		reply = envelope.Reply{Row: envelope.RowFor(envelope.CodeResultTooLarge, s.Effect), Seen: reply.Seen}
 	}
 	if !reply.OK {
-		reply.Row = settledRow(reply, s.Effect)
+		reply.Row = rowOfReply(reply, s.Effect)
 	}
 	r.closeAttempt(d, src.At, replyCode(reply), replyCommit(reply, s.Effect))
 	r.see(d, reply.Seen)
@@ -106,9 +106,9 @@ func (s *Step) provesNothing(d DispatchID, c envelope.Category) bool {
 	return s.Doubted != "" && s.Doubted != d && (c == envelope.Conflict || c == envelope.Validation)
 }
 
-// settledRow is the row of a failure as it reads for the tool's effect: a call without a reply may come without one, and
+// rowOfReply is the row of a failure as it reads for the tool's effect: a call without a reply may come without one, and
 // a read is never unknown.
-func settledRow(reply envelope.Reply, effect envelope.Effect) envelope.Row {
+func rowOfReply(reply envelope.Reply, effect envelope.Effect) envelope.Row {
 	switch {
 	case effect == envelope.Write && reply.Row.Code == "":
 		return envelope.RowFor(envelope.CodeOutcomeUnknown, envelope.Write)

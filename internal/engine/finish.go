@@ -67,9 +67,9 @@ func (r *Run) decide(d Decision) {
 	}
 }
 
-// settle is the last part of every event: it decides the end if the steps do, and ends the episode once nothing is in
+// conclude is the last part of every event: it decides the end if the steps do, and ends the episode once nothing is in
 // flight or unknown.
-func (r *Run) settle(now run.Time) {
+func (r *Run) conclude(now run.Time) {
 	r.UpdatedAt = now
 	if r.merging {
 		return

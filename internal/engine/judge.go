@@ -59,7 +59,7 @@ func (r *Run) Judge(tools run.Tools, elsewhere func(tool string) bool, now run.T
 	if len(wrong) == 0 {
 		return false
 	}
-	r.settle(now)
+	r.conclude(now)
 	return true
 }
 

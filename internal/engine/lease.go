@@ -26,7 +26,7 @@ func (r *Run) LeaseEnded(tools run.Tools, src Source) Verdict {
 			r.lost(s, tools, src)
 		}
 	}
-	r.settle(src.At)
+	r.conclude(src.At)
 	return Applied
 }
 
@@ -57,7 +57,7 @@ func (r *Run) GiveBack(d DispatchID, sent bool, tools run.Tools, src Source) Ver
 	if s == nil || s.State != run.Executing {
 		return Dropped
 	}
-	defer r.settle(src.At)
+	defer r.conclude(src.At)
 	tool, _ := tools.Tool(s.Tool)
 	s.Used = max(0, s.Used-1)
 	if s.Effect == envelope.Write && (sent || s.Unsettled || s.Disputed) {
@@ -87,7 +87,7 @@ func (r *Run) Postpone(name string, until, now run.Time) Verdict {
 	if s == nil || !s.waits() || r.closed() || s.NotBefore > now && !s.Postponed {
 		return Dropped // one that waits for a time has no turn yet
 	}
-	defer r.settle(now)
+	defer r.conclude(now)
 	s.to(run.Waiting)
 	s.NotBefore, s.WaitFrom, s.Postponed = until, now, true
 	return Applied
@@ -101,7 +101,7 @@ func (r *Run) Expire(now run.Time) Verdict {
 	}
 	r.decide(Decision{Why: ByTime, Code: envelope.CodeTimeExhausted, At: now})
 	r.cutOff(now)
-	r.settle(now)
+	r.conclude(now)
 	return Applied
 }
 
@@ -111,7 +111,7 @@ func (r *Run) CutRead(d DispatchID, now run.Time) Verdict {
 	if s == nil || s.State != run.Executing || s.Effect != envelope.Read || !r.cutting() {
 		return Dropped
 	}
-	defer r.settle(now)
+	defer r.conclude(now)
 	code := r.Decided.Code
 	if r.Decided.Why == ByCancel {
 		code = envelope.CodeCancelled
@@ -136,7 +136,7 @@ func (r *Run) CancelRun(by, reason string, now run.Time) Verdict {
 		r.decide(Decision{Why: ByCancel, At: now})
 		r.cutOff(now)
 	}
-	r.settle(now)
+	r.conclude(now)
 	return Applied
 }
 

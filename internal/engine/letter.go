@@ -95,7 +95,7 @@ func (r *Run) attemptsOf() []deadletter.Attempt {
 			continue
 		}
 		a := deadletter.Attempt{
-			Step: e.Step, Attempt: e.Attempt, Kind: deadletter.Kind(e.Kind), Worker: e.By, StartedAt: e.Started, EndedAt: e.At,
+			Step: e.Step, Attempt: e.Attempt, Kind: deadletter.AttemptKind(e.Kind), Worker: e.By, StartedAt: e.Started, EndedAt: e.At,
 			Code: e.Code, CommitState: e.CommitState, SentAt: e.SentAt, AnsweredAt: e.AnsweredAt, HTTPStatus: e.HTTPStatus, MCPCode: e.MCPCode,
 		}
 		out = append(out, a)

@@ -125,7 +125,7 @@ func (r *Run) Discard(c Call) (*Answer, *Refusal) {
 		return first, err
 	}
 	a := r.answer(EventDiscard, c, "", 0)
-	r.settle(c.At)
+	r.conclude(c.At)
 	return a, nil
 }
 
@@ -240,7 +240,7 @@ func (r *Run) Resolve(c Call, res Resolution, tools run.Tools) (*Answer, *Refusa
 		s.again()
 		s.Unsettled = false
 	}
-	r.settle(c.At)
+	r.conclude(c.At)
 	return a, nil
 }
 
@@ -363,7 +363,7 @@ func (r *Run) Approve(c Call) (*Answer, *Refusal) {
 	s.Approved = s.AskedSum
 	s.again()
 	s.AskedSum = ""
-	r.settle(c.At)
+	r.conclude(c.At)
 	return a, nil
 }
 

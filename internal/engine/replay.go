@@ -69,7 +69,7 @@ func (r *Run) Replay(c Call, w ReplayWith) (*Answer, *Refusal) {
 	if target != nil && target.State == run.Ready {
 		r.unstop(target)
 	}
-	r.settle(c.At)
+	r.conclude(c.At)
 	return a, nil
 }
 

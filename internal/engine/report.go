@@ -30,7 +30,7 @@ func (r *Run) Report(step string, attempt int, by string, res Resolution, tools 
 	if err := r.checkResult(s, res, tools, false); err != nil {
 		return Dropped, err
 	}
-	defer r.settle(now)
+	defer r.conclude(now)
 	r.note(Event{At: now, Kind: EventReport, By: by, Step: step, Attempt: attempt, CommitState: res.CommitState})
 	src := Source{By: by, At: now}
 	if res.CommitState == envelope.NotCommitted {

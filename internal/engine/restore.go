@@ -34,7 +34,7 @@ func (r *Run) MergeAll(facts []Fact, tools run.Tools, src Source) Verdict {
 		}
 	}
 	if r.merging = false; v != Dropped {
-		r.settle(src.At)
+		r.conclude(src.At)
 	}
 	return v
 }
@@ -75,7 +75,7 @@ func (r *Run) Merge(f Fact, tools run.Tools, src Source) Verdict {
 		s.Fail, s.NotBefore = nil, 0
 	}
 	if s != nil && (s.State != run.Ready && s.State != run.Waiting || r.End != nil) {
-		defer r.settle(src.At)
+		defer r.conclude(src.At)
 		if v := r.mergeBeside(s, in, reply, src); v != Dropped || !earlier {
 			return v
 		}
@@ -100,7 +100,7 @@ func (r *Run) Merge(f Fact, tools run.Tools, src Source) Verdict {
 		s.Args, _ = strictjson.ParseArgs(text, strictjson.Bounds{})
 		s.Digest = digest(s.Tool, s.Args)
 	}
-	defer r.settle(src.At)
+	defer r.conclude(src.At)
 	tool, _ := tools.Tool(in.Tool)
 	if tool != nil {
 		s.Owner = tool.Owner

@@ -132,7 +132,7 @@ func play(t testing.TB, c chance) map[envelope.Answer]int {
 	if c.next(5) == 4 {
 		w.loseStore()
 	}
-	w.settle()
+	w.calm()
 	return w.answers
 }
 
@@ -359,8 +359,8 @@ func (w *sim) writeReply(f *flight, done bool) envelope.Reply {
 	}[w.c.next(4)], envelope.Write)
 }
 
-// settle: no more faults. From every state the run must come to an end by what the drivers do.
-func (w *sim) settle() {
+// calm: no more faults. From every state the run must come to an end by what the drivers do.
+func (w *sim) calm() {
 	w.t.Helper()
 	w.say("no more faults")
 	for i := 0; w.r.End == nil; i++ {

@@ -32,7 +32,7 @@ func (r *Run) CountUnread(poison int, now run.Time) {
 		r.Pending = false
 		r.end(End{Outcome: row.Outcome, Row: &row, At: now})
 	}
-	r.settle(now)
+	r.conclude(now)
 }
 
 // Read takes the first job into a record that was made without reading it.

@@ -58,7 +58,7 @@ func (r *Run) WindowOver(d DispatchID, now run.Time) Verdict {
 	if s == nil || s.State != run.Unknown || s.Doubt.WindowOver || s.Doubt.Resend {
 		return Dropped
 	}
-	defer r.settle(now)
+	defer r.conclude(now)
 	s.Doubt.WindowOver, s.Doubt.Asked = true, 0
 	s.Doubt.askSoon(now)
 	return Applied
@@ -77,7 +77,7 @@ func (r *Run) Looked(d DispatchID, l envelope.Lookup, proves bool, tools run.Too
 	if l.Invalid == "" && !r.fits(len(l.Result)) {
 		l.Result, l.Invalid = nil, envelope.CodeResultTooLarge
 	}
-	defer r.settle(src.At)
+	defer r.conclude(src.At)
 	tool, _ := tools.Tool(s.Tool)
 	e := Event{At: src.At, Started: src.Start, Kind: EventVerify, By: src.By, Step: s.Name, Attempt: s.Attempt, Dispatch: d}
 	e.see(l.Seen)
@@ -132,7 +132,7 @@ func (r *Run) lookedLate(s *Step, d DispatchID, l envelope.Lookup, src Source) V
 	if s == nil || last && s.State == run.Executing || l.Answer != envelope.Found && l.Answer != envelope.Pending {
 		return Dropped
 	}
-	defer r.settle(src.At)
+	defer r.conclude(src.At)
 	if l.Answer == envelope.Pending {
 		return r.latePending(s, d, src)
 	}
@@ -280,7 +280,7 @@ func (r *Run) Escalate(tools run.Tools, src Source) Verdict {
 		}
 	}
 	if v == Applied {
-		r.settle(src.At)
+		r.conclude(src.At)
 	}
 	return v
 }

@@ -140,15 +140,15 @@ func (s *Shares) End(tenant string) {
 	s.forget()
 }
 
-// Promise counts one of the tenant's as running that is about to start; Keep ends that, whether or not it has started.
+// Promise counts one of the tenant's as running that is about to start; Unpromise ends that, whether or not it has started.
 func (s *Shares) Promise(tenant string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.get(tenant).promised++
 }
 
-// Keep is the opposite of Promise.
-func (s *Shares) Keep(tenant string) {
+// Unpromise is the opposite of Promise.
+func (s *Shares) Unpromise(tenant string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.get(tenant).promised--

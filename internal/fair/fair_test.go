@@ -120,7 +120,7 @@ func TestCapIsNeverPassed(t *testing.T) {
 	if !s.Full("a") {
 		t.Error("what is promised counts")
 	}
-	s.Keep("a")
+	s.Unpromise("a")
 	if s.Full("a") {
 		t.Error("a promise that is kept counts no more")
 	}

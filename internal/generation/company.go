@@ -30,7 +30,7 @@ const (
 type Word struct {
 	Process string   `json:"process"`           // drawn at random
 	Member  *Member  `json:"member,omitempty"`  // of an executor
-	Store   string   `json:"store,omitempty"`   // the store and generation that it has settled with; empty while it has not
+	Store   string   `json:"store,omitempty"`   // the store and generation that it has agreed on; empty while it has not
 	Seen    uint64   `json:"seen,omitempty"`    // the highest sequence of that store which it has seen or heard of
 	Asks    string   `json:"asks,omitempty"`    // it waits for words that answer this
 	Answers []string `json:"answers,omitempty"` // this word was made after these were heard
@@ -146,7 +146,7 @@ func (k *Keeper) Told(data []byte) {
 	k.gathered()
 }
 
-// storeNow names the store that this process has settled with, unless it has found a loss; k.mu is held.
+// storeNow names the store that this process has agreed on, unless it has found a loss; k.mu is held.
 func (k *Keeper) storeNow() string {
 	if k.cause != "" || k.known.Created.IsZero() {
 		return ""
@@ -256,7 +256,7 @@ func (k *Keeper) speak(gone bool) time.Duration {
 	if k.Journal != nil {
 		m := k.me()
 		w.Member = &m
-		if k.settled && w.Store != "" {
+		if k.agreed && w.Store != "" {
 			k.Journal.Saw(w.Seen)
 		}
 	}

@@ -82,21 +82,21 @@ const (
 	refreshPart = 4 // of the retention, after which the own record is written anew in any case
 )
 
-// Keeper knows for one process whether the store is the one that the fleet has settled with. Safe for concurrent use.
+// Keeper knows for one process whether the store is the one that the fleet has agreed on. Safe for concurrent use.
 type Keeper struct {
 	Config
 	kick chan struct{}
 
-	mu      sync.Mutex
-	known   port.Known
-	look    Look
-	looked  bool      // look is newer than everything that was written here
-	wrote   time.Time // a look that began before it says nothing about our own records
-	losses  int       // of look.Losses, those that were answered by a generation
-	cause   string    // what was found here and is not answered by a generation yet
-	unfit   bool      // the stream forgot what it was given, and what it has lost is not answered yet
-	token   string    // of the store that is settled with
-	settled bool
+	mu     sync.Mutex
+	known  port.Known
+	look   Look
+	looked bool      // look is newer than everything that was written here
+	wrote  time.Time // a look that began before it says nothing about our own records
+	losses int       // of look.Losses, those that were answered by a generation
+	cause  string    // what was found here and is not answered by a generation yet
+	unfit  bool      // the stream forgot what it was given, and what it has lost is not answered yet
+	token  string    // of the store that is agreed on
+	agreed bool
 
 	company
 
@@ -126,12 +126,12 @@ func New(c Config) (*Keeper, error) {
 	return k, nil
 }
 
-// Current is a token of the store; ok is false while it is not known to be the one that the fleet has settled with. A new
+// Current is a token of the store; ok is false while it is not known to be the one that the fleet has agreed on. A new
 // generation has another token.
 func (k *Keeper) Current() (token string, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.token, k.settled
+	return k.token, k.agreed
 }
 
 // Vanished says that a record is gone that this process knows was there: the store has lost it.
@@ -159,7 +159,7 @@ func (k *Keeper) poke() {
 
 // suspect notes evidence of a loss; k.mu is held.
 func (k *Keeper) suspect(cause string) {
-	k.settled = false
+	k.agreed = false
 	if k.cause == "" {
 		k.cause = cause
 	}
@@ -181,7 +181,7 @@ func (k *Keeper) Looked(l Look) {
 	defer k.gathered()
 	switch {
 	case l.Unfit != "":
-		k.settled, k.unfit = false, true
+		k.agreed, k.unfit = false, true
 	case k.unfit:
 		k.unfit = false
 		k.suspect("AGENTRUN_RUNS was changed by hand and may have forgotten records")
@@ -200,7 +200,7 @@ func (k *Keeper) Looked(l Look) {
 		k.suspect(fmt.Sprintf("AGENTRUN_RUNS has gone back: it ends at sequence %d, and others had seen %d", l.Last, k.heard))
 	}
 	if s, err := decodeState(l.State); err != nil || s.Generation != k.known.Generation || len(s.Missing()) > 0 {
-		k.settled = false
+		k.agreed = false
 	}
 }
 
@@ -326,12 +326,12 @@ func (k *Keeper) step(ctx context.Context) (again bool, err error) {
 		time.AfterFunc(waitEvery, k.Store.Check)
 		return false, nil
 	}
-	k.settle(look, s)
+	k.agree(look, s)
 	return false, nil
 }
 
-// settle says that the store is the one that the fleet has settled with, unless something else was found meanwhile.
-func (k *Keeper) settle(look Look, s State) {
+// agree says that the store is the one that the fleet has agreed on, unless something else was found meanwhile.
+func (k *Keeper) agree(look Look, s State) {
 	k.mu.Lock()
 	if k.cause != "" || !k.look.Asked.Equal(look.Asked) || k.known.Generation != s.Generation {
 		k.mu.Unlock()
@@ -340,8 +340,8 @@ func (k *Keeper) settle(look Look, s State) {
 	if k.Journal != nil {
 		k.Journal.Saw(look.Last)
 	}
-	was := k.settled
-	k.settled, k.token = true, token(look.Created, s.Generation)
+	was := k.agreed
+	k.agreed, k.token = true, token(look.Created, s.Generation)
 	k.mu.Unlock()
 	if !was {
 		k.Ready.Clear(readyName)
@@ -353,11 +353,11 @@ func (k *Keeper) settle(look Look, s State) {
 	}
 }
 
-// Leave remembers what the last look has shown, if the store is settled with.
+// Leave remembers what the last look has shown, if the store is agreed on.
 func (k *Keeper) Leave() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.settled && k.Journal != nil {
+	if k.agreed && k.Journal != nil {
 		k.Journal.Saw(k.look.Last)
 	}
 }
@@ -495,7 +495,7 @@ func Confirm(ctx context.Context, store Store, journal string, wrote func()) err
 	}
 }
 
-// adopt remembers the store as the one that is settled with.
+// adopt remembers the store as the one that is agreed on.
 func (k *Keeper) adopt(look Look, s State) error {
 	known := port.Known{Created: look.Created, Generation: s.Generation, Seen: look.Last}
 	if k.Journal != nil {

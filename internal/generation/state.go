@@ -1,4 +1,4 @@
-// Package generation decides whether the store of run records is the one that the fleet has settled with. A store that has
+// Package generation decides whether the store of run records is the one that the fleet has agreed on. A store that has
 // lost records (an older copy was put back, records were removed by hand, it was made anew) begins a new generation: every
 // executor whose record is in the store, or that others remember, restores what its journal knows, and nobody takes work before all have.
 //

@@ -23,7 +23,7 @@ type Report struct {
 	FileBytes int64
 	UsedBytes int64      // of pages that hold something; Compact gives the rest back
 	Problems  []string   // empty: the journal is sound; at most 20
-	Known     port.Known // the store of run records that it has settled with
+	Known     port.Known // the store of run records that it has agreed on
 }
 
 // Check verifies everything in the journal at path, which no executor may have open, and changes nothing. Damage is in

@@ -44,7 +44,7 @@ func knownOf(path string, v views) (k port.Known, err error) {
 	return k, err
 }
 
-// Adopt remembers the store that the journal has settled with; it is on disk when nil is returned.
+// Adopt remembers the store that the journal has agreed on; it is on disk when nil is returned.
 func (j *Journal) Adopt(k port.Known) error {
 	j.mu.Lock()
 	j.seen, j.seenDue = k.Seen, false

@@ -16,7 +16,7 @@ import (
 //	intents    dispatch → intent
 //	effects    dispatch → effect
 //	unsettled  dispatch → nothing: the index of what a start has to look at
-//	journal    id, starts, format, size of the file, and which run store it has settled with (see Known)
+//	journal    id, starts, format, size of the file, and which run store it has agreed on (see Known)
 //
 // A dispatch id that is a UUIDv7 is kept as its 16 bytes, so that keys come in order of time and new ones go to the
 // right edge of the tree: a commit touches few pages. Any other id is kept as it is behind 0xff. Every value ends in a

@@ -27,11 +27,11 @@ func TestAnAssignedLetterInAnyOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return func(x *Index) { x.Letter(port.Letter{Kind: port.Stored, ID: id, Owner: owner, Seq: seq, Data: data}) }
+		return func(x *Index) { x.Letter(port.Letter{Report: port.Stored, ID: id, Owner: owner, Seq: seq, Data: data}) }
 	}
 	header := func(owner, state string, seq uint64) func(*Index) {
 		return func(x *Index) {
-			x.Run(port.Change{Kind: port.Stored, ID: id, Seq: seq, Header: port.Header{State: state, Episode: 1, Letter: owner}})
+			x.Run(port.Change{Report: port.Stored, ID: id, Seq: seq, Header: port.Header{State: state, Episode: 1, Letter: owner}})
 		}
 	}
 	first, ended := letter("a", 1, 0), header("a", "fatal", 10)

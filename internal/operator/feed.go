@@ -16,7 +16,7 @@ type fed struct {
 }
 
 func (f fed) WatchRuns(ctx context.Context, fn func(port.Change)) error {
-	f.index.Run(port.Change{Kind: port.Reset})
+	f.index.Run(port.Change{Report: port.Reset})
 	return f.Watch.WatchRuns(ctx, func(c port.Change) {
 		f.index.Run(c)
 		fn(c)
@@ -24,7 +24,7 @@ func (f fed) WatchRuns(ctx context.Context, fn func(port.Change)) error {
 }
 
 func (f fed) WatchLetters(ctx context.Context, fn func(port.Letter)) error {
-	f.index.Letter(port.Letter{Kind: port.Reset})
+	f.index.Letter(port.Letter{Report: port.Reset})
 	return f.Watch.WatchLetters(ctx, func(l port.Letter) {
 		f.index.Letter(l)
 		fn(l)

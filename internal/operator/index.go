@@ -64,7 +64,7 @@ func (x *Index) Run(c port.Change) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	defer x.signal()
-	switch c.Kind {
+	switch c.Report {
 	case port.Current:
 		x.current[0] = true
 		return
@@ -84,13 +84,13 @@ func (x *Index) Run(c port.Change) {
 // Letter takes a letter's message in.
 func (x *Index) Letter(c port.Letter) {
 	var l *letter
-	if c.Kind == port.Stored {
+	if c.Report == port.Stored {
 		l = newLetter(c)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	defer x.signal()
-	switch c.Kind {
+	switch c.Report {
 	case port.Current:
 		x.current[1] = true
 		return

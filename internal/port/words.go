@@ -107,12 +107,12 @@ type Delivery struct {
 	Acker
 }
 
-// Kind says what a watch reports.
-type Kind int
+// Report says what a watch reports.
+type Report int
 
 const (
 	// Stored: a message was stored, or was there when the watch began.
-	Stored Kind = iota
+	Stored Report = iota
 	// Current: everything that was there when the watch began has been reported; once, and once after each Reset.
 	Current
 	// Reset: the stream was made anew. All that was reported before is void; its messages follow from the first.
@@ -121,7 +121,7 @@ const (
 
 // Change is a record as its header shows it. Removals are not seen.
 type Change struct {
-	Kind   Kind
+	Report Report
 	ID     run.ID
 	Seq    uint64
 	Time   time.Time // when the server stored it
@@ -130,18 +130,18 @@ type Change struct {
 
 // Outcome is what is known of an outcome in the stream without its body.
 type Outcome struct {
-	Kind  Kind
-	ID    run.ID
-	Scope envelope.Scope
-	N     int
-	First uint64 // the first revision of its run's record; 0: it does not say
-	Seq   uint64
-	Time  time.Time
+	Report Report
+	ID     run.ID
+	Scope  envelope.Scope
+	N      int
+	First  uint64 // the first revision of its run's record; 0: it does not say
+	Seq    uint64
+	Time   time.Time
 }
 
 // Letter is a dead letter's message; the owner of its meaning is the run's record.
 type Letter struct {
-	Kind     Kind
+	Report   Report
 	ID       run.ID
 	Owner    string
 	LetterID string

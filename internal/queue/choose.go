@@ -7,22 +7,22 @@ import (
 // choose says how many of n slots to pull for, and takes messages whose turn it is for others; p.mu is held. It leaves
 // slots unused only if everything that is known to wait is of tenants that have reached their cap, and then one every
 // probeEvery is pulled for all the same.
-func (p *Puller) choose(s *source, n int) (batch, claimed int) {
+func (p *Puller) choose(s *source, n int) (batch, picked int) {
 	if s.pending > 0 && s.wary.After(s.looked) && time.Since(s.wary) < waryMost {
 		return 0, 0 // the scout comes first
 	}
 	if s.ahead.plain() && !p.capped(s) {
 		return n, 0
 	}
-	for batch+claimed < n {
+	for batch+picked < n {
 		tenant, ok := p.first(s)
 		if !ok && len(s.ahead.lanes) == 0 {
-			return n - claimed, claimed // nothing more is known: as they come
+			return n - picked, picked // nothing more is known: as they come
 		}
 		if !ok {
 			// What was given back, or lost by an executor that died, is in no lane and may be of another tenant: now and then one
 			// is pulled for it, at the price of one of a capped tenant that waits here without a slot.
-			if now := time.Now(); batch+claimed == 0 && now.Sub(s.probed) >= probeEvery {
+			if now := time.Now(); batch+picked == 0 && now.Sub(s.probed) >= probeEvery {
 				s.probed = now
 				batch++
 			}
@@ -38,10 +38,10 @@ func (p *Puller) choose(s *source, n int) (batch, claimed int) {
 		seq := s.ahead.take(tenant)
 		p.turns.Shares.Promise(tenant)
 		p.free--
-		claimed++
-		p.claims.Go(func() { p.claim(s, seq, tenant) })
+		picked++
+		p.picks.Go(func() { p.pick(s, seq, tenant) })
 	}
-	return batch, claimed
+	return batch, picked
 }
 
 // first is the tenant of a source whose turn it is.
@@ -69,10 +69,10 @@ func (p *Puller) asGood(s *source, head marked, tenant string) bool {
 		(head.tenant == tenant || p.turns.Shares.Even(head.tenant, tenant))
 }
 
-// keep takes back n promises of a source.
-func (p *Puller) keep(s *source, n int) {
+// unpromise takes back n promises of a source.
+func (p *Puller) unpromise(s *source, n int) {
 	for ; n > 0 && len(s.promised) > 0; n-- {
-		p.turns.Shares.Keep(s.promised[0])
+		p.turns.Shares.Unpromise(s.promised[0])
 		s.promised = s.promised[1:]
 	}
 }

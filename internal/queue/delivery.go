@@ -18,8 +18,8 @@ type answer struct {
 	seq     uint64
 	subject string
 	reply   string
-	claimed string // the stream, of a message that was taken out of its order
-	claims  *Claims
+	picked  string // the stream, of a message that was taken out of its order
+	picks   *Picks
 }
 
 var (
@@ -29,8 +29,8 @@ var (
 
 // Ack is port.Acker's.
 func (a *answer) Ack() error {
-	if a.claimed != "" {
-		a.claims.finish(a.seq)
+	if a.picked != "" {
+		a.picks.finish(a.seq)
 		go a.remove()
 		return nil
 	}
@@ -41,7 +41,7 @@ func (a *answer) Ack() error {
 func (a *answer) remove() {
 	ctx, cancel := context.WithTimeout(context.Background(), askWait)
 	defer cancel()
-	if err := a.conn.Remove(ctx, a.claimed, a.seq); err != nil && !errors.Is(err, port.ErrNotFound) {
+	if err := a.conn.Remove(ctx, a.picked, a.seq); err != nil && !errors.Is(err, port.ErrNotFound) {
 		a.conn.Log().Debug("job not removed, it will come again", "subject", a.subject, "error", err)
 	}
 }
@@ -52,7 +52,7 @@ func (a *answer) InProgress() error { return a.say(inProgressBody) }
 
 // Release is port.Acker's.
 func (a *answer) Release(delay time.Duration) error {
-	a.claims.finish(a.seq)
+	a.picks.finish(a.seq)
 	if delay <= 0 {
 		return a.say([]byte("-NAK"))
 	}
@@ -60,7 +60,7 @@ func (a *answer) Release(delay time.Duration) error {
 }
 
 func (a *answer) say(body []byte) error {
-	if a.claimed != "" {
+	if a.picked != "" {
 		return nil
 	}
 	if err := a.conn.NATS().Publish(a.reply, body); err != nil {

@@ -41,8 +41,8 @@ func (x *taken) of(tenant string) (out []port.Delivery) {
 	return out
 }
 
-// A job that was claimed when the process died is not claimed again: it comes in its order, as a first delivery does.
-func TestWhatWasClaimedAtADeathComesInItsOrder(t *testing.T) {
+// A job that was picked when the process died is not picked again: it comes in its order, as a first delivery does.
+func TestWhatWasPickedAtADeathComesInItsOrder(t *testing.T) {
 	t.Parallel()
 	server := bustest.Start(t)
 	c := streamstest.SetUp(t, server.URL, streams.Config{Queues: []string{"default"}})
@@ -54,15 +54,15 @@ func TestWhatWasClaimedAtADeathComesInItsOrder(t *testing.T) {
 	streamstest.PublishJob(t, server.Conn(), topology.JobSubject("default", run.ID{Tenant: "globex", Run: "deadly"}), "{}")
 
 	life := func(until func(x *taken) bool) *taken {
-		claims, err := queue.OpenClaims(path)
+		picks, err := queue.OpenPicks(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = claims.Close() }()
+		defer func() { _ = picks.Close() }()
 		x := &taken{}
 		free := make(chan struct{}, 1000)
 		shares := fair.New(nil)
-		p, err := queue.New(c.Conn, []string{"default"}, queue.Turns{Shares: shares, Claims: claims}, func(d port.Delivery) {
+		p, err := queue.New(c.Conn, []string{"default"}, queue.Turns{Shares: shares, Picks: picks}, func(d port.Delivery) {
 			shares.Start(d.ID.Tenant)
 			defer shares.End(d.ID.Tenant)
 			x.add(d)
@@ -93,7 +93,7 @@ func TestWhatWasClaimedAtADeathComesInItsOrder(t *testing.T) {
 	}
 	first := life(func(x *taken) bool { return len(x.of("globex")) == 1 })
 	if n := len(first.of("acme")); n > jobs/2 {
-		t.Fatalf("the other tenant's job came as number %d: it was not claimed", n)
+		t.Fatalf("the other tenant's job came as number %d: it was not picked", n)
 	}
 	second := life(func(x *taken) bool { return len(x.of("globex")) == 1 })
 	if n := len(first.of("acme")) + len(second.of("acme")); n != jobs {

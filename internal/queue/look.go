@@ -31,7 +31,7 @@ const (
 var errCannotLook = errors.New("no answer to a direct get: this user may not make it, or a server of the stream does not answer")
 
 // look finds out what of a source's backlog has not been delivered yet, as far as budget messages reach; it returns how
-// many it read. Nothing is decided by what it finds but whose turn it is: every claim is settled by the run's record.
+// many it read. Nothing is decided by what it finds but whose turn it is: every pick is decided by the run's record.
 func (p *Puller) look(ctx context.Context, s *source, budget int) (read int, err error) {
 	var info struct {
 		Delivered struct {
@@ -64,7 +64,7 @@ func (p *Puller) look(ctx context.Context, s *source, budget int) (read int, err
 		for _, m := range batch {
 			tokens := topology.ParseQueueSubject(s.prefix, m.Subject)
 			tenant, priority := tokens.ID.Tenant, run.DefaultPriority
-			if !s.wake && p.turns.Claims.avoided(m.Seq) {
+			if !s.wake && p.turns.Picks.avoided(m.Seq) {
 				s.ahead.see(m.Seq, tenant, tokens.ID.Run)
 				continue
 			}
@@ -128,9 +128,9 @@ func listNext(ctx context.Context, c *bus.Conn, stream, filter string, from uint
 	}
 }
 
-// claim takes one message out of its order. It stays in the stream until it is acknowledged, and its consumer may deliver
+// pick takes one message out of its order. It stays in the stream until it is acknowledged, and its consumer may deliver
 // it too, to this executor or another: like any second delivery it meets the run's record then, which knows it.
-func (p *Puller) claim(s *source, seq uint64, tenant string) {
+func (p *Puller) pick(s *source, seq uint64, tenant string) {
 	ctx, cancel := context.WithTimeout(context.Background(), askWait)
 	defer cancel()
 	m, err := p.conn.DirectGet(ctx, s.stream, seq, "")
@@ -140,20 +140,20 @@ func (p *Puller) claim(s *source, seq uint64, tenant string) {
 		p.free++
 	}
 	p.mu.Unlock()
-	p.turns.Shares.Keep(tenant)
+	p.turns.Shares.Unpromise(tenant)
 	if !ok {
 		if err != nil && !errors.Is(err, port.ErrNotFound) {
-			p.conn.Log().Debug("job not claimed", "queue", s.queue, "seq", seq, "error", err)
+			p.conn.Log().Debug("job not picked", "queue", s.queue, "seq", seq, "error", err)
 		}
 		p.turns.Unused()
 		p.poke()
 		return
 	}
 	if !s.wake {
-		p.turns.Claims.begin(seq)
+		p.turns.Picks.begin(seq)
 	}
 	p.conn.Clock().Heard(m.Time)
-	p.deliver(s.delivery(bus.MessageOf(s.queue, m.Seq, m.Time, m.Header, m.Data), m.Subject, &answer{conn: p.conn, claimed: s.stream, claims: p.turns.Claims}))
+	p.deliver(s.delivery(bus.MessageOf(s.queue, m.Seq, m.Time, m.Header, m.Data), m.Subject, &answer{conn: p.conn, picked: s.stream, picks: p.turns.Picks}))
 }
 
 // scout looks ahead while there is a backlog, until the puller ends.
@@ -230,7 +230,7 @@ func (p *Puller) lookAll(ctx context.Context) error {
 		}
 		p.mu.Unlock()
 	}
-	p.turns.Claims.passed(delivered)
+	p.turns.Picks.passed(delivered)
 	return nil
 }
 

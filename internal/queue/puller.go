@@ -39,7 +39,7 @@ const (
 // that is given back at once, and handed on without a slot when it comes again: nothing else is held that has no slot.
 //
 // A consumer delivers in the order of arrival. Behind a backlog the puller therefore looks ahead, and takes a job whose turn
-// it is before those that came earlier: see claim.
+// it is before those that came earlier: see pick.
 type Puller struct {
 	conn    *bus.Conn
 	deliver func(port.Delivery)
@@ -48,7 +48,7 @@ type Puller struct {
 	behind  chan struct{} // signals that there is a backlog
 	stopped chan struct{}
 	done    chan struct{}
-	claims  sync.WaitGroup // and the scout
+	picks   sync.WaitGroup // and the scout
 
 	mu      sync.Mutex
 	free    int
@@ -63,8 +63,8 @@ type Turns struct {
 	Shares *fair.Shares
 	// Executors is among how many the looking ahead is divided.
 	Executors func() int
-	// Claims remembers what is taken out of its order; nil: nothing is remembered.
-	Claims *Claims
+	// Picks remembers what is taken out of its order; nil: nothing is remembered.
+	Picks *Picks
 	// Unused is called, from any goroutine, when what a slot was offered for may be gone: see Puller.Waits.
 	Unused func()
 }
@@ -117,7 +117,7 @@ func New(c *bus.Conn, queues []string, turns Turns, deliver func(port.Delivery))
 		}
 	}
 	go p.loop()
-	p.claims.Go(p.scout)
+	p.picks.Go(p.scout)
 	return p, nil
 }
 
@@ -172,7 +172,7 @@ func (p *Puller) Stop() {
 	p.mu.Unlock()
 	close(p.stopped)
 	<-p.done
-	p.claims.Wait()
+	p.picks.Wait()
 	p.unsubscribe()
 }
 
@@ -229,7 +229,7 @@ func (p *Puller) forget() {
 	defer p.mu.Unlock()
 	for _, s := range p.sources {
 		s.left, s.failures, s.retryAt = 0, 0, time.Time{}
-		p.keep(s, len(s.promised))
+		p.unpromise(s, len(s.promised))
 	}
 }
 
@@ -254,7 +254,7 @@ func (p *Puller) ask(now time.Time) time.Duration {
 		age := now.Sub(s.since)
 		if s.left > 0 && age > pullExpiry+pullGrace {
 			s.left = 0 // lost without a word
-			p.keep(s, len(s.promised))
+			p.unpromise(s, len(s.promised))
 		}
 		switch {
 		case s.left == 0 && p.paused && !s.wake:
@@ -290,9 +290,9 @@ func (p *Puller) divide(idle []*source, available int, now time.Time) []pull {
 			break
 		}
 		share := (available + len(idle) - i - 1) / (len(idle) - i)
-		batch, claimed := p.choose(s, share)
-		if asked = asked || batch+claimed > 0; batch+claimed < share {
-			share = batch + claimed // the rest is for the others
+		batch, picked := p.choose(s, share)
+		if asked = asked || batch+picked > 0; batch+picked < share {
+			share = batch + picked // the rest is for the others
 		}
 		available -= share
 		if batch == 0 {
@@ -312,7 +312,7 @@ func (p *Puller) failed(s *source, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.left = 0
-	p.keep(s, len(s.promised))
+	p.unpromise(s, len(s.promised))
 	s.failures++
 	s.retryAt = now.Add(min(25*time.Millisecond<<min(s.failures-1, 5), 500*time.Millisecond))
 }
@@ -361,7 +361,7 @@ func (p *Puller) receive(s *source, m *nats.Msg) {
 		}
 	}
 	if promised != "" {
-		p.turns.Shares.Keep(promised) // it is this one, which counts by itself from now on
+		p.turns.Shares.Unpromise(promised) // it is this one, which counts by itself from now on
 	}
 	if room {
 		p.deliver(d)
@@ -400,7 +400,7 @@ func (p *Puller) status(s *source, m *nats.Msg) {
 	if code == "408" || code == "404" {
 		p.mu.Lock()
 		s.left, s.failures = 0, 0
-		p.keep(s, len(s.promised))
+		p.unpromise(s, len(s.promised))
 		p.mu.Unlock()
 		p.poke()
 		return

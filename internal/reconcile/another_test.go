@@ -56,9 +56,9 @@ func TestAnotherStoreIsReadAgain(t *testing.T) {
 	}
 	// What was on its way.
 	end(9)
-	rc.change(port.Change{Kind: port.Current})
-	rc.letter(port.Letter{Kind: port.Current})
-	rc.outcome(port.Outcome{Kind: port.Current})
+	rc.change(port.Change{Report: port.Current})
+	rc.letter(port.Letter{Report: port.Current})
+	rc.outcome(port.Outcome{Report: port.Current})
 	if rc.Ready() {
 		t.Error("ready by what was reported of the former store")
 	}
@@ -70,16 +70,16 @@ func TestAnotherStoreIsReadAgain(t *testing.T) {
 	}
 
 	// The run is not at its end in this store, at a revision that is lower than what was seen of it before.
-	rc.change(port.Change{Kind: port.Reset})
-	rc.letter(port.Letter{Kind: port.Reset})
-	rc.outcome(port.Outcome{Kind: port.Reset})
+	rc.change(port.Change{Report: port.Reset})
+	rc.letter(port.Letter{Report: port.Reset})
+	rc.outcome(port.Outcome{Report: port.Reset})
 	rc.change(port.Change{ID: id, Seq: 5, Header: port.Header{State: "open", Due: time.Unix(1, 0)}})
-	rc.change(port.Change{Kind: port.Current})
-	rc.letter(port.Letter{Kind: port.Current})
+	rc.change(port.Change{Report: port.Current})
+	rc.letter(port.Letter{Report: port.Current})
 	if rc.Ready() {
 		t.Error("ready before the outcomes have been read again")
 	}
-	rc.outcome(port.Outcome{Kind: port.Current})
+	rc.outcome(port.Outcome{Report: port.Current})
 	if e, _ := rc.next(time.Now()); e == nil || e.id != id {
 		t.Errorf("the run that is open again is not looked at: %+v", e)
 	}
@@ -121,7 +121,7 @@ type asked struct {
 
 func (a asked) WatchOutcomes(ctx context.Context, from time.Time, fn func(port.Outcome)) error {
 	a.began <- from
-	fn(port.Outcome{Kind: port.Current})
+	fn(port.Outcome{Report: port.Current})
 	<-ctx.Done()
 	return ctx.Err()
 }

@@ -22,10 +22,10 @@ func (rc *Reconciler) letter(l port.Letter) {
 	now := time.Now()
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	if !rc.heard(letters, l.Kind) {
+	if !rc.heard(letters, l.Report) {
 		return
 	}
-	switch l.Kind {
+	switch l.Report {
 	case port.Current:
 		return
 	case port.Reset:

@@ -156,10 +156,10 @@ func (rc *Reconciler) change(c port.Change) {
 	now := time.Now()
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	if !rc.heard(runs, c.Kind) {
+	if !rc.heard(runs, c.Report) {
 		return
 	}
-	switch c.Kind {
+	switch c.Report {
 	case port.Current:
 		return
 	case port.Reset:
@@ -271,10 +271,10 @@ func (rc *Reconciler) outcome(o port.Outcome) {
 	now := time.Now()
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	if !rc.heard(outcomes, o.Kind) {
+	if !rc.heard(outcomes, o.Report) {
 		return
 	}
-	switch o.Kind {
+	switch o.Report {
 	case port.Current:
 		return
 	case port.Reset:

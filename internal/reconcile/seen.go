@@ -96,24 +96,24 @@ func (rc *Reconciler) watch(ctx context.Context, stream int, void bool, from tim
 	switch stream {
 	case runs:
 		if void {
-			rc.change(port.Change{Kind: port.Reset})
+			rc.change(port.Change{Report: port.Reset})
 		}
 		return rc.Watch.WatchRuns(ctx, rc.change)
 	case letters:
 		if void {
-			rc.letter(port.Letter{Kind: port.Reset})
+			rc.letter(port.Letter{Report: port.Reset})
 		}
 		return rc.Watch.WatchLetters(ctx, rc.letter)
 	default:
 		if void {
-			rc.outcome(port.Outcome{Kind: port.Reset})
+			rc.outcome(port.Outcome{Report: port.Reset})
 		}
 		return rc.Watch.WatchOutcomes(ctx, from, rc.outcome)
 	}
 }
 
 // heard takes in what a watch says of itself, and reports whether its message counts; rc.mu is held.
-func (rc *Reconciler) heard(stream int, k port.Kind) bool {
+func (rc *Reconciler) heard(stream int, k port.Report) bool {
 	switch {
 	case k == port.Reset:
 		rc.ready[stream], rc.void[stream] = false, false

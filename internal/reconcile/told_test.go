@@ -34,7 +34,7 @@ func TestToldIsForgottenWithTheLetter(t *testing.T) {
 	id := run.ID{Tenant: "t", Run: "again"}
 	step(id, port.Header{State: "needs_human", Episode: 1, Letter: "o"})
 	rc.told[id], rc.overdue[id] = telling{episode: 1}, true
-	rc.change(port.Change{Kind: port.Reset})
+	rc.change(port.Change{Report: port.Reset})
 	if len(rc.told) != 0 || rc.Overdue() != 0 {
 		t.Errorf("of a store that was made anew %d ends count as told, %d runs as overdue", len(rc.told), rc.Overdue())
 	}

@@ -216,7 +216,7 @@ func TestSchemasAreWhole(t *testing.T) {
 	}
 	for typ, want := range map[string]int{
 		"envelope.Category": 5, "envelope.CommitState": 3, "envelope.Directive": 3, "envelope.NextAction": 5, "envelope.Word": 6,
-		"envelope.Scope": 2, "envelope.Effect": 2, "deadletter.Action": 4, "deadletter.Kind": 2, "deadletter.Severity": 2, "run.State": 8,
+		"envelope.Scope": 2, "envelope.Effect": 2, "deadletter.Action": 4, "deadletter.AttemptKind": 2, "deadletter.Severity": 2, "run.State": 8,
 	} {
 		if got := len(src.values[typ]); got != want {
 			t.Errorf("%s has %d values, want %d", typ, got, want)

@@ -284,7 +284,7 @@ func TestWatchesAreTheSame(t *testing.T) {
 		equal(t, "b, as it is", runs.next(t).ID, b)
 		c := runs.next(t)
 		equal(t, "a, its last revision only", []any{c.ID, c.Seq, c.Header.State, c.Header.Lease, c.Header.Due.UTC()}, []any{a, a2, h.State, h.Lease, h.Due})
-		equal(t, "current", runs.next(t).Kind, port.Current)
+		equal(t, "current", runs.next(t).Report, port.Current)
 		a3, err := s.Save(ctx, a, body(t, a, "3"), h, a2)
 		is(t, "save", err, nil)
 		equal(t, "a, changed", runs.next(t).Seq, a3)
@@ -295,18 +295,18 @@ func TestWatchesAreTheSame(t *testing.T) {
 		outcomes := listen(t, func(ctx context.Context, fn func(port.Outcome)) error {
 			return p.watch.WatchOutcomes(ctx, time.Time{}, fn)
 		})
-		equal(t, "current", outcomes.next(t).Kind, port.Current)
+		equal(t, "current", outcomes.next(t).Report, port.Current)
 		_, err = s.Append(ctx, []port.Outgoing{outcome(a, envelope.StepScope, 1, a1, 0, false), outcome(a, envelope.RunScope, 1, a1, 0, false)})
 		is(t, "append", err, nil)
 		o := outcomes.next(t)
-		equal(t, "the run's outcome", []any{o.Kind, o.ID, o.Scope, o.N, o.First}, []any{port.Stored, a, envelope.RunScope, 1, a1})
+		equal(t, "the run's outcome", []any{o.Report, o.ID, o.Scope, o.N, o.First}, []any{port.Stored, a, envelope.RunScope, 1, a1})
 
 		letters := listen(t, p.watch.WatchLetters)
-		equal(t, "current", letters.next(t).Kind, port.Current)
+		equal(t, "current", letters.next(t).Report, port.Current)
 		seq, err := s.PutLetter(ctx, a, "o", []byte(`{"reason_code":"r"}`), "l1", 0)
 		is(t, "put", err, nil)
 		l := letters.next(t)
-		equal(t, "the letter", []any{l.Kind, l.ID, l.Owner, l.LetterID, l.Seq, string(l.Data)}, []any{port.Stored, a, "o", "l1", seq, `{"reason_code":"r"}`})
+		equal(t, "the letter", []any{l.Report, l.ID, l.Owner, l.LetterID, l.Seq, string(l.Data)}, []any{port.Stored, a, "o", "l1", seq, `{"reason_code":"r"}`})
 	})
 }
 

@@ -262,7 +262,7 @@ func (l link) WatchRuns(ctx context.Context, fn func(port.Change)) error {
 			}
 			fn(c)
 			return true
-		}, func() { fn(port.Change{Kind: port.Current}) })
+		}, func() { fn(port.Change{Report: port.Current}) })
 }
 
 func (w *world) superseded(c port.Change) bool {
@@ -282,7 +282,7 @@ func (l link) WatchOutcomes(ctx context.Context, from time.Time, fn func(port.Ou
 			}
 			fn(c)
 			return true
-		}, func() { fn(port.Outcome{Kind: port.Current}) })
+		}, func() { fn(port.Outcome{Report: port.Current}) })
 }
 
 func (l link) WatchLetters(ctx context.Context, fn func(port.Letter)) error {
@@ -293,7 +293,7 @@ func (l link) WatchLetters(ctx context.Context, fn func(port.Letter)) error {
 			}
 			fn(c)
 			return true
-		}, func() { fn(port.Letter{Kind: port.Current}) })
+		}, func() { fn(port.Letter{Report: port.Current}) })
 }
 
 func (w *world) hasLetter(c port.Letter) bool {

@@ -28,10 +28,10 @@ func ourLimit(n int64, replicas int) int64 {
 	return n
 }
 
-// Admit keeps a place for a new message of a stream of registers until settled is called, with whether it was stored. In a
+// Admit keeps a place for a new message of a stream of registers until done is called, with whether it was stored. In a
 // replicated stream it refuses one beyond our limit (see serverLimit). What others have added since the last look is not
 // counted: the server's own limit bounds that.
-func (c *Conn) Admit(ctx context.Context, stream string) (settled func(stored bool), err error) {
+func (c *Conn) Admit(ctx context.Context, stream string) (done func(stored bool), err error) {
 	for fresh := false; ; fresh = true {
 		c.mu.Lock()
 		count, limit, kept := &c.status.Runs, c.status.RunsMax, &c.status.runsKept

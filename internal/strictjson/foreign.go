@@ -16,7 +16,7 @@ type Foreign string
 // pointer to a struct that json.Unmarshal has filled from the same data. It reports whether there were any. A struct
 // without such a field is closed: an unknown member there is an error, because writing it again would lose it.
 func KeepForeign(v any, data []byte) (found bool, err error) {
-	k := keeper{}
+	k := reading{}
 	k.value(reflect.ValueOf(v), data)
 	return k.found, k.err
 }
@@ -71,12 +71,12 @@ func foreign(v reflect.Value) reflect.Value {
 	return reflect.Value{}
 }
 
-type keeper struct {
+type reading struct {
 	found bool
 	err   error
 }
 
-func (k *keeper) value(v reflect.Value, data json.RawMessage) {
+func (k *reading) value(v reflect.Value, data json.RawMessage) {
 	v, ok := opened(v)
 	if !ok {
 		return

@@ -221,7 +221,7 @@ func (l *loop) persists(err error) bool {
 	return true
 }
 
-// errAway: the store is not known to be the one that the fleet has settled with. Nothing is decided on what it says.
+// errAway: the store is not known to be the one that the fleet has agreed on. Nothing is decided on what it says.
 var errAway = errors.New("the store of run records is not settled with")
 
 // moved: the store has lost records, and what the journals know is restored into it. The record that this loop knew is void,

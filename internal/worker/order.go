@@ -21,7 +21,7 @@ import (
 //	2  journal the intent (fsync) beside the record's compare-and-set; both   commit
 //	   known, or no dispatch
 //	3  as the last statement before the request leaves: lease and deadline    call.last
-//	   are still ours, and the store is the one that the fleet has settled with
+//	   are still ours, and the store is the one that the fleet has agreed on
 //	4  classify the reply into an envelope, validate the result               the tool
 //	5  decide tentatively as in 6; journal the effect, and the intent of the  commit
 //	   step that 6 would start, in one transaction (fsync)

@@ -310,13 +310,13 @@ func (w *Worker) restoreOnce(ctx context.Context, id run.ID, facts []engine.Fact
 	return w.Records.Publish(ctx, h)
 }
 
-// current reports whether the store is known to be the one that the fleet has settled with.
+// current reports whether the store is known to be the one that the fleet has agreed on.
 func (w *Worker) current() bool {
 	_, ok := w.Store.Current()
 	return ok
 }
 
-// awaitStore waits until the store is settled with, and returns its token.
+// awaitStore waits until the store is agreed on, and returns its token.
 func (w *Worker) awaitStore(ctx context.Context) (token string, err error) {
 	for {
 		token, ok := w.Store.Current()

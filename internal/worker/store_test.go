@@ -41,7 +41,7 @@ func (s *losing) is(token string, away bool) {
 }
 
 // While the journal is settled at the start, the store is lost: that there is no record says nothing, and the entry stays
-// unsettled until it was looked for in the store that the fleet has settled with.
+// unsettled until it was looked for in the store that the fleet has agreed on.
 func TestSettlingOutlivesALossOfTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{effect: envelope.Write}

@@ -75,7 +75,7 @@ type Puller interface {
 
 // Store tells which store of records this is.
 type Store interface {
-	// Current is a token of the store; ok is false while it is not known to be the one that the fleet has settled with: since
+	// Current is a token of the store; ok is false while it is not known to be the one that the fleet has agreed on: since
 	// a reconnect, until it was looked at, and while what it has lost is being restored. After that it has another token.
 	Current() (token string, ok bool)
 	// Vanished says that a record is gone that was there and must be.

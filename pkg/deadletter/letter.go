@@ -68,19 +68,19 @@ type Letter struct {
 	Raw      []byte          `json:"raw,omitempty"`     // the beginning of an unreadable job, base64
 }
 
-// Kind says what an attempt was.
-type Kind string
+// AttemptKind says what an attempt was.
+type AttemptKind string
 
 const (
-	Dispatch Kind = "dispatch"
-	Verify   Kind = "verify"
+	Dispatch AttemptKind = "dispatch"
+	Verify   AttemptKind = "verify"
 )
 
 // Attempt is one dispatch or one verification of a step.
 type Attempt struct {
 	Step        string               `json:"step"`
 	Attempt     int                  `json:"attempt"`
-	Kind        Kind                 `json:"kind"`
+	Kind        AttemptKind          `json:"kind"`
 	Worker      string               `json:"worker,omitempty"`
 	StartedAt   envelope.Time        `json:"started_at,omitempty"`
 	EndedAt     envelope.Time        `json:"ended_at,omitempty"`

@@ -52,14 +52,14 @@ func (p *probe) sent(id jsonrpc.ID, late func()) {
 	defer p.mu.Unlock()
 	p.id, p.asked, p.found = id, true, ""
 	p.silent = time.AfterFunc(p.patience, func() {
-		if p.settle(fmt.Sprintf("no answer within %s", p.patience)) {
+		if p.note(fmt.Sprintf("no answer within %s", p.patience)) {
 			late()
 		}
 	})
 }
 
-// settle notes what came of it, once.
-func (p *probe) settle(found string) bool {
+// note keeps what came of it, once.
+func (p *probe) note(found string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.found != "" {
@@ -85,7 +85,7 @@ func (p *probe) answered(r *jsonrpc.Response) (ours bool) {
 	} else if r.Error != nil {
 		found = noAnswer
 	}
-	p.settle(found)
+	p.note(found)
 	return true
 }
 

@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// Claims remembers, across the death of the process, which jobs were taken out of their order and not answered. One of
-// them may kill whoever reads it; it is not claimed here again but comes in its order, where each delivery is counted.
+// Picks remembers, across the death of the process, which jobs were taken out of their order and not answered. One of
+// them may kill whoever reads it; it is not picked here again but comes in its order, where each delivery is counted.
 //
 // It is a file of sequences that is written without a sync: it has to survive the process, not the machine. Safe for
 // concurrent use.
-type Claims struct {
+type Picks struct {
 	file *os.File
 
 	mu    sync.Mutex
@@ -22,23 +22,23 @@ type Claims struct {
 	end   int64
 }
 
-// claimsMost bounds what is believed of a file; no executor has more claims at once.
-const claimsMost = 1 << 16
+// picksMost bounds what is believed of a file; no executor has more picks at once.
+const picksMost = 1 << 16
 
-// OpenClaims opens the file, or makes it. What it names is avoided from now on; the file is begun anew.
-func OpenClaims(path string) (*Claims, error) {
-	c := &Claims{avoid: map[uint64]bool{}, used: map[uint64]int64{}}
+// OpenPicks opens the file, or makes it. What it names is avoided from now on; the file is begun anew.
+func OpenPicks(path string) (*Picks, error) {
+	c := &Picks{avoid: map[uint64]bool{}, used: map[uint64]int64{}}
 	data, err := os.ReadFile(path)
 	if err != nil && !os.IsNotExist(err) {
-		return nil, fmt.Errorf("queue: claims: %w", err)
+		return nil, fmt.Errorf("queue: picks: %w", err)
 	}
-	for ; len(data) >= 8 && len(c.avoid) < claimsMost; data = data[8:] {
+	for ; len(data) >= 8 && len(c.avoid) < picksMost; data = data[8:] {
 		if seq := binary.LittleEndian.Uint64(data); seq != 0 {
 			c.avoid[seq] = true
 		}
 	}
 	if c.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
-		return nil, fmt.Errorf("queue: claims: %w", err)
+		return nil, fmt.Errorf("queue: picks: %w", err)
 	}
 	// The sequences that are avoided stay at the front: this process may die of something else.
 	for seq := range c.avoid {
@@ -48,13 +48,13 @@ func OpenClaims(path string) (*Claims, error) {
 	}
 	if err := c.file.Truncate(c.end); err != nil {
 		_ = c.file.Close()
-		return nil, fmt.Errorf("queue: claims: %w", err)
+		return nil, fmt.Errorf("queue: picks: %w", err)
 	}
 	return c, nil
 }
 
-// Close closes the file. A nil Claims remembers nothing.
-func (c *Claims) Close() error {
+// Close closes the file. A nil Picks remembers nothing.
+func (c *Picks) Close() error {
 	if c == nil {
 		return nil
 	}
@@ -62,13 +62,13 @@ func (c *Claims) Close() error {
 }
 
 // put writes a sequence; an error only means that it is not remembered.
-func (c *Claims) put(seq uint64, at int64) {
+func (c *Picks) put(seq uint64, at int64) {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], seq)
 	_, _ = c.file.WriteAt(b[:], at)
 }
 
-func (c *Claims) avoided(seq uint64) bool {
+func (c *Picks) avoided(seq uint64) bool {
 	if c == nil {
 		return false
 	}
@@ -78,7 +78,7 @@ func (c *Claims) avoided(seq uint64) bool {
 }
 
 // passed forgets what need not be avoided any more, because it has been delivered in its order.
-func (c *Claims) passed(floor uint64) {
+func (c *Picks) passed(floor uint64) {
 	if c == nil {
 		return
 	}
@@ -92,8 +92,8 @@ func (c *Claims) passed(floor uint64) {
 	}
 }
 
-// begin notes a claim; finish, that it was answered.
-func (c *Claims) begin(seq uint64) {
+// begin notes a pick; finish, that it was answered.
+func (c *Picks) begin(seq uint64) {
 	if c == nil {
 		return
 	}
@@ -109,7 +109,7 @@ func (c *Claims) begin(seq uint64) {
 	c.put(seq, at)
 }
 
-func (c *Claims) finish(seq uint64) {
+func (c *Picks) finish(seq uint64) {
 	if c == nil {
 		return
 	}
@@ -118,7 +118,7 @@ func (c *Claims) finish(seq uint64) {
 	c.forget(seq)
 }
 
-func (c *Claims) forget(seq uint64) {
+func (c *Picks) forget(seq uint64) {
 	at, ok := c.used[seq]
 	if !ok {
 		return
