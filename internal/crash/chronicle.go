@@ -69,6 +69,18 @@ func (c *Chronicle) Count() map[Kind]int {
 	return out
 }
 
+// OwnEnds are the processes that ended although nobody asked them to, each with its last words.
+func (c *Chronicle) OwnEnds() (out []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.faults {
+		if f := &c.faults[i]; f.Kind == OwnEnd {
+			out = append(out, f.Process+": "+f.Detail)
+		}
+	}
+	return out
+}
+
 // Deaths is how many processes were killed.
 func (c *Chronicle) Deaths() int {
 	n := 0

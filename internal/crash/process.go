@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -117,7 +118,7 @@ func (p *Process) ended(state *os.ProcessState) time.Duration {
 	p.cmd = nil
 	if !p.ordered {
 		p.own++
-		p.faults.Note(Fault{Kind: OwnEnd, Process: p.worker(), At: time.Now(), Until: time.Now(), Detail: state.String()})
+		p.faults.Note(Fault{Kind: OwnEnd, Process: p.worker(), At: time.Now(), Until: time.Now(), Detail: state.String() + lastWords(p.log)})
 		return 100 * time.Millisecond
 	}
 	if between := p.between; between != nil {
@@ -127,6 +128,17 @@ func (p *Process) ended(state *os.ProcessState) time.Duration {
 		}
 	}
 	return p.again
+}
+
+// lastWords is the last line of a log.
+func lastWords(log string) string {
+	data, err := os.ReadFile(log)
+	if err != nil {
+		return ""
+	}
+	data = bytes.TrimSpace(data)
+	line := string(data[bytes.LastIndexByte(data, '\n')+1:])
+	return ": " + line[:min(len(line), 500)]
 }
 
 func (p *Process) worker() string { return p.Name + "." + strconv.Itoa(p.starts) }

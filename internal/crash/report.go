@@ -98,6 +98,9 @@ func (o *Result) table() string {
 		fmt.Fprintf(w, "%s\t%s\n", r[0], r[1])
 	}
 	_ = w.Flush()
+	for _, end := range o.OwnEnds {
+		b.WriteString("ended by itself: " + end + "\n")
+	}
 	return b.String()
 }
 
@@ -138,6 +141,12 @@ fault every %[9]s on average.
 `, "`", o.Options.Deaths, o.Seed, runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), o.Lease, o.Interval)
 	for _, r := range o.rows() {
 		fmt.Fprintf(&b, "| %s | %s |\n", r[0], r[1])
+	}
+	if len(o.OwnEnds) > 0 {
+		b.WriteString("\nEnded by itself, with its last line:\n\n")
+		for _, end := range o.OwnEnds {
+			fmt.Fprintf(&b, "    %s\n", end)
+		}
 	}
 	b.WriteString("\nHow the runs ended:\n\n| end | runs |\n| --- | ---: |\n")
 	for _, r := range o.ends() {

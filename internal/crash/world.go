@@ -36,6 +36,7 @@ type Result struct {
 	Options
 	Verdict
 	Faults    map[Kind]int
+	OwnEnds   []string // processes that ended although nobody asked them to, with their last words
 	Deaths    int
 	Runs      int
 	Jobs      int
@@ -139,7 +140,7 @@ func (in *injector) rounds(ctx context.Context, opt Options, pub *Publisher) (un
 
 func (o *Result) fill(f *Fleet, pub *Publisher, results *Results, j *judge, deaths *deathbook) {
 	o.Findings = append(o.Findings, ownEnds(f)...)
-	o.Faults, o.Deaths, o.Alerts = f.Faults.Count(), f.Faults.Deaths(), j.state.Alerts
+	o.Faults, o.OwnEnds, o.Deaths, o.Alerts = f.Faults.Count(), f.Faults.OwnEnds(), f.Faults.Deaths(), j.state.Alerts
 	o.Requests, o.Lookups = f.Provider.Counts()
 	o.Commands, o.Orphaned = f.Provider.Commands(), deaths.commands
 	o.Runs = len(pub.Plans())
