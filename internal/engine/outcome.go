@@ -96,8 +96,7 @@ func (r *Run) elapsed(now run.Time) int64 {
 	return int64(now - r.CreatedAt)
 }
 
-// Outcome builds the message of an owed outcome. ref is the sequence-independent part only: the same owed outcome always
-// gives the same bytes, whoever publishes it.
+// Outcome builds the message of an owed outcome. The same one always gives the same bytes, whoever publishes it.
 func (r *Run) Outcome(o *Owed) *envelope.Outcome {
 	out := &envelope.Outcome{
 		Schema: envelope.OutcomeSchema, N: o.N, Scope: o.Scope, Terminal: o.Outcome.Terminal(),

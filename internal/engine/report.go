@@ -5,8 +5,8 @@ import (
 	"github.com/agentrun/executor/pkg/run"
 )
 
-// maxEvidence bounds a reported evidence_ref, in bytes.
-const maxEvidence = 1 << 10
+// MaxEvidenceBytes is how long an evidence_ref that a person or a program gives may be.
+const MaxEvidenceBytes = 1 << 10
 
 // Report is what a program learned about a write: a webhook, a callback (contract §9). attempt 0 means that it names none.
 func (r *Run) Report(step string, attempt int, by string, res Resolution, tools run.Tools, now run.Time) (Verdict, *Refusal) {
@@ -24,8 +24,8 @@ func (r *Run) Report(step string, attempt int, by string, res Resolution, tools 
 		return Dropped, refusal(run.BadRequest, "step %s is no write that was started", step)
 	case attempt < 0 || attempt > s.Attempt:
 		return Dropped, refusal(run.BadRequest, "step %s has had %d attempts", step, s.Attempt)
-	case len(by) > run.MaxActorBytes || len(res.EvidenceRef) > maxEvidence:
-		return Dropped, refusal(run.BadRequest, "by and evidence_ref must be at most %d and %d bytes", run.MaxActorBytes, maxEvidence)
+	case len(by) > run.MaxActorBytes || len(res.EvidenceRef) > MaxEvidenceBytes:
+		return Dropped, refusal(run.BadRequest, "by and evidence_ref must be at most %d and %d bytes", run.MaxActorBytes, MaxEvidenceBytes)
 	}
 	if err := r.checkResult(s, res, tools, false); err != nil {
 		return Dropped, err

@@ -88,8 +88,7 @@ func (r *Run) Held(sign, now run.Time) *run.LeaseView {
 }
 
 // Due is when somebody must look at the run although nobody holds it: zero for never. A run under a lease is its holder's
-// business until the lease ends or the deadline passes,
-// but for the lookups of its unknown steps, which need no lease.
+// business until the lease ends or the deadline passes, but for the lookups of its unknown steps, which need no lease.
 func (r *Run) Due(now run.Time) run.Time {
 	if r.End != nil {
 		return 0

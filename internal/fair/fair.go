@@ -101,8 +101,8 @@ func (s *Shares) Before(a, b string) bool {
 	return full || ta.before(tb)
 }
 
-// Even reports whether it may as well be tenant's turn as first's: it is ahead by no more than one start, of those that the
-// clock has overtaken.
+// Even reports whether tenant may be served in first's turn without being unfair: it has no more running for its weight, was
+// not to begin later, and is at most the one start ahead that it would get now.
 func (s *Shares) Even(tenant, first string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -156,8 +156,7 @@ func (o *Observer) ToolCall(tool string, effect envelope.Effect, code envelope.C
 	o.callSeconds.WithLabelValues(tool).Observe(took.Seconds())
 }
 
-// UnknownResolved counts an unknown write that was settled. verdict is one of a few fixed words of the caller, for example
-// committed or absent.
+// UnknownResolved counts an unknown write that was settled. verdict is one of found, absent, escalated and person.
 func (o *Observer) UnknownResolved(tool, verdict string) {
 	o.resolved.WithLabelValues(o.tools.label(tool), verdict).Inc()
 }

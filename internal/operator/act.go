@@ -150,17 +150,14 @@ func endOf(r *engine.Run) envelope.Time {
 	return r.End.At
 }
 
-// evidenceMax bounds an evidence_ref, in bytes.
-const evidenceMax = 1 << 10
-
 func evidence(c envelope.CommitState, ref string) error {
 	switch {
 	case c == "":
 		return badRequest("commit_state is missing")
 	case c != envelope.Committed && c != envelope.NotCommitted:
 		return badRequest("commit_state must be committed or not_committed")
-	case len(ref) > evidenceMax:
-		return badRequest("evidence_ref must be at most %d bytes", evidenceMax)
+	case len(ref) > engine.MaxEvidenceBytes:
+		return badRequest("evidence_ref must be at most %d bytes", engine.MaxEvidenceBytes)
 	}
 	return nil
 }

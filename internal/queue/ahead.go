@@ -33,8 +33,8 @@ type marked struct {
 	tenant string
 }
 
-// lane is one tenant's. Of a run that has several messages here it has the oldest only; the others come in their order, behind
-// it or its second delivery: a run's jobs keep their order.
+// lane has the messages of one tenant, by priority. Of each run it has the oldest only, so that a run's jobs keep their order: the
+// others are delivered in their turn.
 type lane struct {
 	byPriority [priorities][]entry
 	n          int // in byPriority

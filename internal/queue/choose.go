@@ -62,8 +62,9 @@ func (p *Puller) capped(s *source) bool {
 	return false
 }
 
-// asGood reports whether the message that a pull would bring may as well be next, though it is tenant's turn: a pull
-// meets no other executor's.
+// asGood reports whether to pull, though it is tenant's turn: the message that a pull would bring is the next of its own
+// tenant, which may as well be served now. A pull is preferred, since the server gives a message to one executor only, while
+// two may pick the same.
 func (p *Puller) asGood(s *source, head marked, tenant string) bool {
 	return s.ahead.has(head.tenant) && s.ahead.peek(head.tenant).seq == head.seq &&
 		(head.tenant == tenant || p.turns.Shares.Even(head.tenant, tenant))

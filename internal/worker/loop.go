@@ -337,8 +337,8 @@ func (l *loop) traceID() string {
 
 func (l *loop) mine(holder string) bool { return holder == l.w.Holder }
 
-// abort leaves the run as a crash would: what is in flight is cut off, and the record tells others. What came back is kept
-// in the journal for the next start.
+// abort leaves the run as a crash would: what is in flight is cut off, and the record tells others. What came back is
+// handed to the journal, which writes it as soon as it can: what it never takes is looked up.
 func (l *loop) abort(err error) {
 	for _, c := range l.calls {
 		c.cancel()

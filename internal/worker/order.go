@@ -16,11 +16,11 @@ import (
 
 // The one order of durable steps, for a step of a run (a write; a read skips the two journal lines):
 //
-//	0  take the executor's slot, the tool's slot and its rate token           grants.go
+//	0  take the tool's slot and its rate token, then the executor's slot      grant
 //	1  decide: lease, executing, dispatch id, budget reserved                 decide
 //	2  journal the intent (fsync) beside the record's compare-and-set; both   commit
 //	   known, or no dispatch
-//	3  as the last statement before the request leaves: lease and deadline    call.last
+//	3  as the last statement before the request leaves: lease and deadline    CallInfo.Last
 //	   are still ours, and the store is the one that the fleet has agreed on
 //	4  classify the reply into an envelope, validate the result               the tool
 //	5  decide tentatively as in 6; journal the effect, and the intent of the  commit
