@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/fleet"
 	"github.com/agentrun/executor/internal/worker"
 	"github.com/agentrun/executor/pkg/connector"
 	"github.com/agentrun/executor/pkg/envelope"
@@ -65,7 +66,7 @@ func (t *live) Limits(name string) worker.Limits {
 	limits := worker.Limits{Concurrency: tool.Concurrency, RetryDelay: tool.Retry.MaxDelay}
 	if r := tool.Rate; r != nil {
 		limits.PerSecond, limits.Burst = r.PerSecond, r.Burst
-		if r.Scope == fleetScope {
+		if r.Scope == fleet.Scope {
 			limits.Shared = true
 			n := t.executors()
 			limits.PerSecond, limits.Burst = r.PerSecond/float64(n), max(1, r.Burst/n)

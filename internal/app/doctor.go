@@ -20,6 +20,7 @@ import (
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/config"
+	"github.com/agentrun/executor/internal/fleet"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/port"
 	"github.com/agentrun/executor/internal/topology"
@@ -340,7 +341,7 @@ func (d *doctor) permissions(ctx context.Context, nc *nats.Conn) {
 	}
 	d.mu.Lock()
 	for _, text := range d.refused {
-		if !strings.Contains(text, "doctor") && !strings.Contains(text, topology.OpSubject("queues.list", port.AllTenants)) && !strings.Contains(text, topology.HintSubject(rosterHint)) { // those are named already
+		if !strings.Contains(text, "doctor") && !strings.Contains(text, topology.OpSubject("queues.list", port.AllTenants)) && !strings.Contains(text, topology.HintSubject(fleet.Hint)) { // those are named already
 			missing = append(missing, text)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/agentrun/executor/internal/fleet"
 	"github.com/agentrun/executor/internal/pause"
 	"github.com/agentrun/executor/internal/terminal"
 	"github.com/agentrun/executor/internal/topology"
@@ -68,7 +69,7 @@ func askQueues(ctx context.Context, nc *nats.Conn) (*client.QueueList, error) {
 func (d *doctor) executors(ctx context.Context, nc *nats.Conn) {
 	all, err := askExecutors(ctx, nc)
 	if err != nil {
-		d.find("executors", Doubtful, "let this user publish and subscribe to "+topology.HintSubject(rosterHint)+" (deploy/nats/accounts.conf)", "which there are cannot be learned: %v", err)
+		d.find("executors", Doubtful, "let this user publish and subscribe to "+topology.HintSubject(fleet.Hint)+" (deploy/nats/accounts.conf)", "which there are cannot be learned: %v", err)
 		return
 	}
 	if len(all) == 0 {
@@ -81,9 +82,9 @@ func (d *doctor) executors(ctx context.Context, nc *nats.Conn) {
 	}
 	if d.file != nil {
 		own := d.file.Digests()
-		all = append(all, offer{ID: "the file " + d.Config, Queues: d.Queues, Config: own.File, Parts: own.Parts})
+		all = append(all, fleet.Offer{ID: "the file " + d.Config, Queues: d.Queues, Config: own.File, Parts: own.Parts})
 	}
-	found := differences(all)
+	found := fleet.Differences(all)
 	for _, line := range found {
 		d.find("configs", Doubtful, "give each the same file and reload it (SIGHUP); executors that differ on purpose are better given queues of their own", "%s", line)
 	}
@@ -96,17 +97,17 @@ func (d *doctor) executors(ctx context.Context, nc *nats.Conn) {
 const answersWithin = 500 * time.Millisecond
 
 // askExecutors asks all executors what they have.
-func askExecutors(ctx context.Context, nc *nats.Conn) ([]offer, error) {
+func askExecutors(ctx context.Context, nc *nats.Conn) ([]fleet.Offer, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	subject := topology.HintSubject(rosterHint)
-	fleet := newOnlooker(func(data []byte) error { return nc.Publish(subject, data) })
+	subject := topology.HintSubject(fleet.Hint)
+	all := fleet.NewOnlooker(func(data []byte) error { return nc.Publish(subject, data) })
 	sub, err := nc.SubscribeSync(subject)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	fleet.ask()
+	all.Ask()
 	if err := nc.FlushWithContext(ctx); err != nil {
 		return nil, err
 	}
@@ -120,10 +121,10 @@ func askExecutors(ctx context.Context, nc *nats.Conn) ([]offer, error) {
 		if err != nil {
 			break
 		}
-		fleet.told(m.Data)
+		all.Told(m.Data)
 	}
-	if heard, _ := fleet.hears(); !heard {
+	if heard, _ := all.Hears(); !heard {
 		return nil, errors.New("the question was not heard")
 	}
-	return fleet.living(), nil
+	return all.Living(), nil
 }

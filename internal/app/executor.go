@@ -15,6 +15,7 @@ import (
 	"github.com/agentrun/executor/internal/boottime"
 	"github.com/agentrun/executor/internal/child"
 	"github.com/agentrun/executor/internal/engine"
+	"github.com/agentrun/executor/internal/fleet"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/internal/queue"
@@ -101,28 +102,28 @@ func Executor(ctx context.Context, c ExecutorConfig) error {
 	}
 	defer silence()
 	name := uuid.NewString()
-	own := func() offer {
+	own := func() fleet.Offer {
 		d := tools.digests()
-		return offer{
+		return fleet.Offer{
 			Name: name, ID: c.ID, Version: strings.TrimSpace(Version("")), Config: d.File, Parts: d.Parts,
 			Queues: c.Queues, Tools: tools.box().Registry.Names(),
 		}
 	}
-	others := newRoster(own, func(data []byte) error { return conn.Tell(rosterHint, data) }, tools.unknownToolGrace)
-	w.Elsewhere = others.has
-	others.gather(ctx, conn, p.log)
-	p.onDraining = others.leave
-	fleet := greet(ctx, conn, name, p.log, w.Sharing, w.Refresh)
-	tools.executors = fleet.executors
+	others := fleet.NewRoster(own, func(data []byte) error { return conn.Tell(fleet.Hint, data) }, tools.unknownToolGrace)
+	w.Elsewhere = others.Has
+	others.Gather(ctx, conn, p.log)
+	p.onDraining = others.Leave
+	sharing := fleet.Greet(ctx, conn, name, p.log, w.Sharing, w.Refresh)
+	tools.executors = sharing.Executors
 	p.observer.Config(tools.digests().File)
 	p.beside.Go(func() {
 		tools.follow(ctx, &c.Process, p, func() {
 			w.Refresh()
 			p.observer.Config(tools.digests().File)
-			_ = others.announce() // and again soon, should it be lost
+			_ = others.Announce() // and again soon, should it be lost
 		}, kinds)
 	})
-	return p.work(ctx, &c, conn, j, w, store, fleet)
+	return p.work(ctx, &c, conn, j, w, store, sharing)
 }
 
 // newWorker puts the worker together.
@@ -183,7 +184,7 @@ func RestoreJournal(ctx context.Context, c ExecutorConfig) error {
 }
 
 // work settles the journal, pulls until ctx ends and drains.
-func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *streams.Conn, j *journal.Journal, w *worker.Worker, store *keptStore, fleet *fleetCount) error {
+func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *streams.Conn, j *journal.Journal, w *worker.Worker, store *keptStore, sharing *fleet.Count) error {
 	if n := child.KillLeftovers(); n > 0 {
 		p.log.Warn("programs that tools had started outlived an executor, and are ended", "groups", n)
 	}
@@ -200,7 +201,7 @@ func (p *process) work(ctx context.Context, c *ExecutorConfig, conn *streams.Con
 		return err
 	}
 	defer func() { _ = picks.Close() }()
-	turns := queue.Turns{Shares: w.Shares(), Executors: fleet.all, Picks: picks, Unused: w.Unused}
+	turns := queue.Turns{Shares: w.Shares(), Executors: sharing.All, Picks: picks, Unused: w.Unused}
 	puller, err := queue.New(conn.Conn, c.Queues, turns, w.Deliver)
 	if err != nil {
 		return err

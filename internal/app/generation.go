@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentrun/executor/internal/fleet"
 	"github.com/agentrun/executor/internal/generation"
 	"github.com/agentrun/executor/internal/journal"
 	"github.com/agentrun/executor/internal/streams"
@@ -51,7 +52,7 @@ func (s keptStore) Leave(ctx context.Context) {
 
 // talk lets the keeper and those of other processes hear one another until stop is called, which is after the last write.
 func talk(ctx context.Context, conn *streams.Conn, k *generation.Keeper) (stop func(), err error) {
-	deaf, err := conn.OnTold(rosterHint, k.Told)
+	deaf, err := conn.OnTold(fleet.Hint, k.Told)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +74,7 @@ func (p *process) keeper(c *Process, conn *streams.Conn, j *journal.Journal, res
 	config := generation.Config{
 		ID: c.ID, Store: conn, Ready: p.ready, Log: p.log, Retention: c.RunRetention, Lost: p.observer.StoreLost,
 		Now: func() envelope.Time { return envelope.TimeNotBefore(conn.Clock().Upper()) }, Restore: restore,
-		Seen: conn.Seen, Tell: func(data []byte) { _ = conn.Tell(rosterHint, data) }, // it is said again
+		Seen: conn.Seen, Tell: func(data []byte) { _ = conn.Tell(fleet.Hint, data) }, // it is said again
 	}
 	name := ""
 	if j != nil {

@@ -24,7 +24,7 @@ var (
 	names   = []string{"internal/topology"}
 	aside   = []string{"internal/fair", "internal/boottime", "internal/child", "internal/pause"}
 	drivers = []string{"internal/worker", "internal/reconcile", "internal/operator", "internal/record", "internal/generation", "internal/audit"}
-	edges   = []string{"internal/bus", "internal/streams", "internal/queue", "internal/journal", "internal/config", "internal/observe", "internal/trace", "internal/terminal", "pkg/connector"}
+	edges   = []string{"internal/bus", "internal/streams", "internal/queue", "internal/journal", "internal/config", "internal/observe", "internal/trace", "internal/terminal", "internal/fleet", "pkg/connector"}
 	publish = []string{"pkg/client"}
 	doors   = []string{"internal/gateway"}
 	wiring  = []string{"internal/app", "internal/cli", "internal/demo", "pkg/executor", "cmd"}

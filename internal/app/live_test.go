@@ -73,33 +73,6 @@ func TestReload(t *testing.T) {
 	}
 }
 
-func TestFleetCount(t *testing.T) {
-	t.Parallel()
-	f := newFleetCount("a")
-	now := time.Now()
-	f.now = func() time.Time { return now }
-	want := func(n int, why string) {
-		t.Helper()
-		if got := f.executors(); got != n {
-			t.Fatalf("%d executors, wanted %d: %s", got, n, why)
-		}
-	}
-	f.heard("a", true)
-	want(1, "its own greeting is none")
-	f.heard("b", true)
-	f.heard("c", false)
-	f.tick(true)
-	want(3, "one that begins to share keeps to its part among all")
-	now = now.Add(greetGone)
-	f.heard("b", true)
-	f.heard("c", false)
-	f.tick(true)
-	want(2, "then to its part among those that share")
-	now = now.Add(greetGone + time.Millisecond)
-	f.tick(true)
-	want(1, "who is not heard any more is gone")
-}
-
 func testKinds(t *testing.T) *kinds {
 	t.Helper()
 	k := newKinds()

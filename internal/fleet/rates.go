@@ -1,4 +1,4 @@
-package app
+package fleet
 
 import (
 	"context"
@@ -6,25 +6,24 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentrun/executor/internal/streams"
 	"github.com/agentrun/executor/pkg/run"
 )
 
-// fleetScope is the scope of a rate that all executors share (contract: rate.scope). They greet one another every
+// Scope is the scope of a rate that all executors share (contract: rate.scope). They greet one another every
 // greetEvery on a hint subject and say whether they have calls of such a tool to make. Each keeps to its equal part: among
 // all at first, and after greetGone among those that make such calls. One that has not been heard for greetGone is gone.
 // While executors come and go the rate may be off for that long; nothing else depends on it.
 const (
-	fleetScope = "fleet"
-	fleetHint  = "_executors"
+	Scope      = "fleet"
+	greetHint  = "_executors"
 	greetEvery = 500 * time.Millisecond
 	greetGone  = 2 * time.Second
 	greetBusy  = "busy"
 	greetIdle  = "idle"
 )
 
-// fleetCount counts the executors that share the fleet-wide rates, this one included.
-type fleetCount struct {
+// Count counts the executors that share the fleet-wide rates, this one included.
+type Count struct {
 	name string
 
 	mu     sync.Mutex
@@ -38,12 +37,12 @@ type greeting struct {
 	busy bool
 }
 
-func newFleetCount(name string) *fleetCount {
-	return &fleetCount{name: name, others: map[string]greeting{}, now: time.Now}
+func newCount(name string) *Count {
+	return &Count{name: name, others: map[string]greeting{}, now: time.Now}
 }
 
-// executors is among how many a rate is divided for this one.
-func (f *fleetCount) executors() int {
+// Executors is among how many a rate is divided for this one.
+func (f *Count) Executors() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	settled := !f.since.IsZero() && f.now().Sub(f.since) >= greetGone
@@ -56,15 +55,15 @@ func (f *fleetCount) executors() int {
 	return n
 }
 
-// all is how many executors there are.
-func (f *fleetCount) all() int {
+// All is how many executors there are.
+func (f *Count) All() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return 1 + len(f.others)
 }
 
 // heard notes a greeting; its own is left out.
-func (f *fleetCount) heard(name string, busy bool) {
+func (f *Count) heard(name string, busy bool) {
 	if name == f.name {
 		return
 	}
@@ -74,7 +73,7 @@ func (f *fleetCount) heard(name string, busy bool) {
 }
 
 // tick notes that time has passed, and whether this one shares.
-func (f *fleetCount) tick(sharing bool) {
+func (f *Count) tick(sharing bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
@@ -91,11 +90,11 @@ func (f *fleetCount) tick(sharing bool) {
 	}
 }
 
-// greet keeps the count until ctx ends and calls changed whenever it has changed. sharing says whether this executor has
+// Greet keeps the count until ctx ends and calls changed whenever it has changed. sharing says whether this executor has
 // calls to make whose rate is shared.
-func greet(ctx context.Context, conn *streams.Conn, name string, log *slog.Logger, sharing func() bool, changed func()) *fleetCount {
-	f := newFleetCount(name)
-	stop, err := conn.OnHint(fleetHint, func(id run.ID) { f.heard(id.Run, id.Tenant == greetBusy) })
+func Greet(ctx context.Context, conn Conn, name string, log *slog.Logger, sharing func() bool, changed func()) *Count {
+	f := newCount(name)
+	stop, err := conn.OnHint(greetHint, func(id run.ID) { f.heard(id.Run, id.Tenant == greetBusy) })
 	if err != nil {
 		log.Error("other executors are not counted; a fleet-wide rate is kept as if this were the only one", "error", err)
 		return f
@@ -109,9 +108,9 @@ func greet(ctx context.Context, conn *streams.Conn, name string, log *slog.Logge
 			if busy {
 				word = greetBusy
 			}
-			_ = conn.Hint(fleetHint, run.ID{Tenant: word, Run: name})
+			_ = conn.Hint(greetHint, run.ID{Tenant: word, Run: name})
 			f.tick(busy)
-			if n := f.executors(); n != before {
+			if n := f.Executors(); n != before {
 				before = n
 				changed()
 			}

@@ -1,10 +1,11 @@
-package app
+package fleet
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/agentrun/executor/internal/bus"
 	"github.com/agentrun/executor/internal/bus/bustest"
@@ -15,7 +16,7 @@ import (
 func TestGreetingsAreCounted(t *testing.T) {
 	t.Parallel()
 	server := bustest.Start(t)
-	counts := make([]*fleetCount, 4)
+	counts := make([]*Count, 4)
 	var gone context.CancelFunc
 	for i := range counts {
 		name := fmt.Sprintf("w%d", i+1)
@@ -27,13 +28,13 @@ func TestGreetingsAreCounted(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		t.Cleanup(cancel)
 		gone = cancel
-		counts[i] = greet(ctx, conn, name, slog.New(slog.DiscardHandler), func() bool { return true }, func() {})
+		counts[i] = Greet(ctx, conn, name, slog.New(slog.DiscardHandler), func() bool { return true }, func() {})
 	}
-	agree := func(n int, among []*fleetCount) {
+	agree := func(n int, among []*Count) {
 		t.Helper()
 		bustest.Eventually(t, fmt.Sprintf("each divides by %d", n), func() bool {
 			for _, f := range among {
-				if f.executors() != n {
+				if f.Executors() != n {
 					return false
 				}
 			}
@@ -43,4 +44,31 @@ func TestGreetingsAreCounted(t *testing.T) {
 	agree(4, counts)
 	gone()
 	agree(3, counts[:3])
+}
+
+func TestFleetCount(t *testing.T) {
+	t.Parallel()
+	f := newCount("a")
+	now := time.Now()
+	f.now = func() time.Time { return now }
+	want := func(n int, why string) {
+		t.Helper()
+		if got := f.Executors(); got != n {
+			t.Fatalf("%d executors, wanted %d: %s", got, n, why)
+		}
+	}
+	f.heard("a", true)
+	want(1, "its own greeting is none")
+	f.heard("b", true)
+	f.heard("c", false)
+	f.tick(true)
+	want(3, "one that begins to share keeps to its part among all")
+	now = now.Add(greetGone)
+	f.heard("b", true)
+	f.heard("c", false)
+	f.tick(true)
+	want(2, "then to its part among those that share")
+	now = now.Add(greetGone + time.Millisecond)
+	f.tick(true)
+	want(1, "who is not heard any more is gone")
 }

@@ -1,4 +1,4 @@
-package app
+package fleet
 
 import (
 	"testing"
@@ -9,11 +9,11 @@ import (
 func TestRoster(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
-	fleet := map[string]*roster{}
+	fleet := map[string]*Roster{}
 	tools := map[string][]string{"a": {"pay", "load"}, "b": {"tell"}}
 	var wire [][]byte
 	for name := range tools {
-		r := newRoster(func() offer { return offer{Name: name, Queues: []string{"default"}, Tools: tools[name]} },
+		r := NewRoster(func() Offer { return Offer{Name: name, Queues: []string{"default"}, Tools: tools[name]} },
 			func(data []byte) error { wire = append(wire, data); return nil }, func() time.Duration { return time.Minute })
 		r.now = func() time.Time { return now }
 		fleet[name] = r
@@ -29,12 +29,12 @@ func TestRoster(t *testing.T) {
 	}
 	has := func(who, queue, tool string, want bool) {
 		t.Helper()
-		if got := fleet[who].has(queue, tool); got != want {
+		if got := fleet[who].Has(queue, tool); got != want {
 			t.Errorf("%s says of %s in %s: %v", who, tool, queue, got)
 		}
 	}
 	has("a", "default", "tell", false)
-	_ = fleet["b"].announce() // a new one tells once, and knows all
+	_ = fleet["b"].Announce() // a new one tells once, and knows all
 	carry()
 	has("a", "default", "tell", true)
 	has("b", "default", "pay", true)
@@ -43,7 +43,7 @@ func TestRoster(t *testing.T) {
 	has("a", "other", "tell", false)
 
 	tools["b"] = []string{"told"}
-	_ = fleet["b"].announce()
+	_ = fleet["b"].Announce()
 	carry()
 	has("a", "default", "tell", true) // it had it, and may get it back
 	has("a", "default", "told", true)

@@ -1,4 +1,5 @@
-package app
+// Package fleet is how the executors that live know of one another: what each has, and who shares a rate.
+package fleet
 
 import (
 	"cmp"
@@ -14,22 +15,31 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/agentrun/executor/internal/streams"
+	"github.com/agentrun/executor/pkg/run"
 )
+
+// Conn is how processes of a fleet reach one another: hint subjects of core NATS, which nobody stores.
+type Conn interface {
+	// Tell and Hint reach all who listen on the hint; OnTold and OnHint listen until stop is called.
+	Tell(hint string, data []byte) error
+	OnTold(hint string, fn func(data []byte)) (stop func(), err error)
+	Hint(hint string, id run.ID) error
+	OnHint(hint string, fn func(id run.ID)) (stop func(), err error)
+}
 
 // Executors tell one another which tools they have, so that a step whose tool this one does not know is left for one that
 // does: while a config is changed executor by executor, or where they have different tools on purpose. Each says it when
 // it starts, when its config changes, when it hears of one it did not know, and every rosterEvery, in case a message was
 // lost; and that it goes, when it drains. Reconcilers and doctors, who have no tools, ask and listen.
 const (
-	rosterHint  = "_tools"
+	Hint        = "_tools" // on which they do
 	rosterEvery = 20 * time.Second
 	// rosterGone is after how long one that is not heard any more takes no queue's jobs, as far as others can tell.
 	rosterGone = 3 * rosterEvery
 )
 
-// offer is what an executor has.
-type offer struct {
+// Offer is what an executor has.
+type Offer struct {
 	Name    string `json:"name"` // of the process, drawn at random
 	ID      string `json:"id,omitempty"`
 	Version string `json:"version,omitempty"`
@@ -42,9 +52,9 @@ type offer struct {
 	Asks   bool              `json:"asks,omitempty"` // no executor: it wants to hear of all, and is forgotten at once
 }
 
-// roster is what the other executors have. Safe for concurrent use.
-type roster struct {
-	own   func() offer
+// Roster is what the other executors have. Safe for concurrent use.
+type Roster struct {
+	own   func() Offer
 	tell  func(data []byte) error
 	grace func() time.Duration
 	now   func() time.Time
@@ -55,17 +65,18 @@ type roster struct {
 }
 
 type heard struct {
-	offer
+	Offer
 	at  time.Time
 	had map[string]time.Time // when it last said that it has a tool
 }
 
-func newRoster(own func() offer, tell func([]byte) error, grace func() time.Duration) *roster {
-	return &roster{own: own, tell: tell, grace: grace, now: time.Now, others: map[string]heard{}}
+// NewRoster makes a roster of one that has what own says. tell reaches the others; what one had counts for the grace longer.
+func NewRoster(own func() Offer, tell func([]byte) error, grace func() time.Duration) *Roster {
+	return &Roster{own: own, tell: tell, grace: grace, now: time.Now, others: map[string]heard{}}
 }
 
-// has says whether another executor that takes the queue has the tool, or had it within the grace.
-func (r *roster) has(queue, tool string) bool {
+// Has says whether another executor that takes the queue has the tool, or had it within the grace.
+func (r *Roster) Has(queue, tool string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, o := range r.others {
@@ -76,22 +87,22 @@ func (r *roster) has(queue, tool string) bool {
 	return false
 }
 
-// living are the executors that were heard of lately, by id.
-func (r *roster) living() []offer {
+// Living are the executors that were heard of lately, by id.
+func (r *Roster) Living() []Offer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var out []offer
+	var out []Offer
 	for _, o := range r.others {
 		if !o.Gone && r.now().Sub(o.at) <= rosterGone {
-			out = append(out, o.offer)
+			out = append(out, o.Offer)
 		}
 	}
-	slices.SortFunc(out, func(a, b offer) int { return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Name, b.Name)) })
+	slices.SortFunc(out, func(a, b Offer) int { return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.Name, b.Name)) })
 	return out
 }
 
-// announce tells the others what this one has.
-func (r *roster) announce() error {
+// Announce tells the others what this one has.
+func (r *Roster) Announce() error {
 	o := r.own()
 	r.mu.Lock()
 	o.Gone = r.left
@@ -109,23 +120,23 @@ func (r *roster) announce() error {
 	return err
 }
 
-// leave tells the others that this one pulls nothing any more.
-func (r *roster) leave() {
+// Leave tells the others that this one pulls nothing any more.
+func (r *Roster) Leave() {
 	r.mu.Lock()
 	r.left = true
 	r.mu.Unlock()
-	_ = r.announce() // without it they miss this one after rosterGone
+	_ = r.Announce() // without it they miss this one after rosterGone
 }
 
 // heard takes what an executor says, and reports whether it is something new. One that was not known is answered, so that
 // a new one knows all within one exchange.
-func (r *roster) heard(data []byte) (news bool) {
-	var o offer
+func (r *Roster) heard(data []byte) (news bool) {
+	var o Offer
 	if json.Unmarshal(data, &o) != nil || o.Name == "" || o.Name == r.own().Name {
 		return false
 	}
 	if o.Asks {
-		_ = r.announce()
+		_ = r.Announce()
 		return false
 	}
 	slices.Sort(o.Tools)
@@ -148,16 +159,16 @@ func (r *roster) heard(data []byte) (news bool) {
 	}
 	r.mu.Unlock()
 	if !known && !o.Gone {
-		_ = r.announce()
+		_ = r.Announce()
 	}
-	return !known || !reflect.DeepEqual(before.offer, o)
+	return !known || !reflect.DeepEqual(before.Offer, o)
 }
 
-// gather listens to the others until ctx ends.
-func (r *roster) gather(ctx context.Context, conn *streams.Conn, log *slog.Logger) {
-	stop, err := conn.OnTold(rosterHint, func(data []byte) { r.heard(data) })
+// Gather listens to the others until ctx ends.
+func (r *Roster) Gather(ctx context.Context, conn Conn, log *slog.Logger) {
+	stop, err := conn.OnTold(Hint, func(data []byte) { r.heard(data) })
 	if err == nil {
-		err = r.announce()
+		err = r.Announce()
 	}
 	if err != nil {
 		log.Error("what tools other executors have is not known; a tool that this one does not know ends its run", "error", err)
@@ -173,7 +184,7 @@ func (r *roster) gather(ctx context.Context, conn *streams.Conn, log *slog.Logge
 				tick.Stop()
 				return
 			case <-tick.C:
-				_ = r.announce()
+				_ = r.Announce()
 			}
 		}
 	}()

@@ -1,4 +1,4 @@
-package app
+package fleet
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 // Executors that take the same queue should have the same config, but for the minutes in which it is changed: which of them
 // gets a job is chance. Between queues nothing is compared.
 
-// configsByQueue counts the different configs of the executors of each queue. Who does not tell is left out.
-func configsByQueue(executors []offer) map[string]int {
+// ConfigsByQueue counts the different configs of the executors of each queue. Who does not tell is left out.
+func ConfigsByQueue(executors []Offer) map[string]int {
 	out := map[string]int{}
 	for queue, takers := range byQueue(executors) {
 		out[queue] = len(byConfig(takers))
@@ -19,8 +19,8 @@ func configsByQueue(executors []offer) map[string]int {
 	return out
 }
 
-func byQueue(executors []offer) map[string][]offer {
-	out := map[string][]offer{}
+func byQueue(executors []Offer) map[string][]Offer {
+	out := map[string][]Offer{}
 	for _, e := range executors {
 		if e.Config == "" {
 			continue
@@ -32,16 +32,16 @@ func byQueue(executors []offer) map[string][]offer {
 	return out
 }
 
-func byConfig(executors []offer) map[string][]offer {
-	out := map[string][]offer{}
+func byConfig(executors []Offer) map[string][]Offer {
+	out := map[string][]Offer{}
 	for _, e := range executors {
 		out[e.Config] = append(out[e.Config], e)
 	}
 	return out
 }
 
-// differences says, one line for each queue whose executors have different configs, who has which, and in what they differ.
-func differences(executors []offer) (lines []string) {
+// Differences says, one line for each queue whose executors have different configs, who has which, and in what they differ.
+func Differences(executors []Offer) (lines []string) {
 	queues := byQueue(executors)
 	said := map[string][]string{} // by what is to say: one line for all queues of the same executors
 	for _, queue := range slices.Sorted(maps.Keys(queues)) {
@@ -67,7 +67,7 @@ func differences(executors []offer) (lines []string) {
 }
 
 // partsThatDiffer names the tools and sections that are not the same in all configs, and who lacks one.
-func partsThatDiffer(executors []offer) []string {
+func partsThatDiffer(executors []Offer) []string {
 	all := map[string]map[string]bool{} // the digests of a part; "" where somebody lacks it
 	lack := map[string][]string{}
 	for _, e := range executors {

@@ -1,4 +1,4 @@
-package app
+package fleet
 
 import (
 	"encoding/json"
@@ -11,31 +11,31 @@ import (
 func TestAnOnlookerKnowsWhenItKnows(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
-	o := newOnlooker(func([]byte) error { return nil })
+	o := NewOnlooker(func([]byte) error { return nil })
 	o.now = func() time.Time { return now }
-	q := queues{fleet: o}
-	told := func(said offer) {
+	told := func(said Offer) {
 		t.Helper()
 		data, err := json.Marshal(said)
 		if err != nil {
 			t.Fatal(err)
 		}
-		o.told(data)
+		o.Told(data)
 	}
 	want := func(when string, pulled, known bool) {
 		t.Helper()
-		if p, k := q.Pulled("default"); k != known || known && p != pulled {
+		_, k := o.Hears()
+		if p := Pulling(o.Living(), "default") > 0; k != known || known && p != pulled {
 			t.Errorf("%s: pulled %t, known %t", when, p, k)
 		}
 	}
-	e := offer{Name: "e", Queues: []string{"default"}}
-	o.ask()
+	e := Offer{Name: "e", Queues: []string{"default"}}
+	o.Ask()
 	told(e)
-	told(offer{Name: "another's question", Asks: true})
+	told(Offer{Name: "another's question", Asks: true})
 	now = now.Add(time.Hour)
 	told(e)
 	want("its question did not come back", false, false)
-	told(offer{Name: o.asked, Asks: true})
+	told(Offer{Name: o.asked, Asks: true})
 	want("at once", false, false)
 	now = now.Add(onlookerPatience)
 	want("after executors had their time", true, true)
@@ -49,6 +49,6 @@ func TestAnOnlookerKnowsWhenItKnows(t *testing.T) {
 	e.Gone = true
 	told(e)
 	want("it has gone", false, true)
-	o.ask()
+	o.Ask()
 	want("on a new connection", false, false)
 }
