@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentrun/executor/internal/audit"
 	"github.com/agentrun/executor/internal/boottime"
 	"github.com/agentrun/executor/internal/observe"
 	"github.com/agentrun/executor/internal/port"
@@ -93,7 +94,7 @@ func Reconciler(ctx context.Context, c ReconcilerConfig) error {
 			rc.ClockSet()
 		}
 	})
-	return p.reconcile(ctx, &c, rc, newAuditor(conn, index, rc, p.log), func() (stop func(), err error) {
+	return p.reconcile(ctx, &c, rc, audit.NewAuditor(conn, index, rc, p.log), func() (stop func(), err error) {
 		return serveOperator(context.WithoutCancel(ctx), conn.NATS(), newOperator(conn, p, records, tools, index, lines), c.ID)
 	})
 }
@@ -119,7 +120,7 @@ func answerUnaddressed(ctx context.Context, conn *streams.Conn, records *record.
 
 // reconcile runs the loop until ctx ends, and is ready once everything that was in the streams has been seen; then it
 // offers the operator calls.
-func (p *process) reconcile(ctx context.Context, c *ReconcilerConfig, rc *reconcile.Reconciler, a *auditor, offer func() (stop func(), err error)) error {
+func (p *process) reconcile(ctx context.Context, c *ReconcilerConfig, rc *reconcile.Reconciler, a *audit.Auditor, offer func() (stop func(), err error)) error {
 	ended := make(chan error, 1)
 	go func() { ended <- rc.Run(ctx) }()
 	for tick := time.NewTicker(20 * time.Millisecond); ; {
@@ -139,10 +140,10 @@ func (p *process) reconcile(ctx context.Context, c *ReconcilerConfig, rc *reconc
 		return err
 	}
 	defer withdraw()
-	p.beside.Go(func() { a.run(ctx) })
+	p.beside.Go(func() { a.Run(ctx) })
 	p.started(&c.Process)
 	for tick := time.NewTicker(auditEvery); ; {
-		p.observer.Audited(a.result())
+		p.observer.Audited(observe.Audit(a.Now()))
 		select {
 		case <-tick.C:
 			continue
