@@ -14,6 +14,7 @@ const (
 	LoseJournal     Kind = "executor killed, journal lost"
 	KillReconciler  Kind = "reconciler killed"
 	KillNATS        Kind = "NATS killed"
+	KillGateway     Kind = "gateway killed"
 	RestoreNATS     Kind = "NATS killed, an older copy of its store put back"
 	Drain           Kind = "executor drained"
 	PauseExecutor   Kind = "executor paused"
@@ -25,7 +26,7 @@ const (
 
 // death says whether a fault is an injected death.
 func (k Kind) death() bool {
-	return k == KillExecutor || k == LoseJournal || k == KillReconciler || k == KillNATS || k == RestoreNATS
+	return k == KillExecutor || k == LoseJournal || k == KillReconciler || k == KillNATS || k == KillGateway || k == RestoreNATS
 }
 
 // Fault is one thing that was done.

@@ -27,6 +27,7 @@ var faultWeights = []struct {
 	{LoseJournal, 2},
 	{KillReconciler, 8},
 	{KillNATS, 2},
+	{KillGateway, 8},
 	{Drain, 6},
 	{PauseExecutor, 12},
 	{PauseReconciler, 4},
@@ -96,6 +97,9 @@ func (in *injector) one(ctx context.Context) {
 	}
 	executor := in.choose(f.Executors)
 	reconciler := in.choose(f.Reconcilers)
+	if kind == KillGateway && len(f.Gateways) == 0 {
+		kind = KillExecutor
+	}
 	again := time.Duration(0)
 	if in.random.Float64() < 0.6 {
 		again = in.between(0, 2*lease)
@@ -107,6 +111,8 @@ func (in *injector) one(ctx context.Context) {
 		in.kill(executor, kind, again)
 	case KillReconciler:
 		in.kill(reconciler, kind, again/2)
+	case KillGateway:
+		in.kill(in.choose(f.Gateways), kind, again/2)
 	case KillNATS:
 		in.kill(f.NATS, kind, short)
 	case Drain:

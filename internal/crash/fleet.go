@@ -29,18 +29,20 @@ type Fleet struct {
 	NATS        *Process
 	Executors   []*Process
 	Reconcilers []*Process
+	Gateways    []*Process
 	Links       map[string]*Link // by process
 	Faults      *Chronicle
 	Slots       int // --concurrency of each executor
 
-	bin  binaries
-	addr string // of the server
-	conn *nats.Conn
-	js   jetstream.JetStream
-	ctx  context.Context
-	stop context.CancelFunc
-	wg   sync.WaitGroup
-	fail chan error
+	bin   binaries
+	addr  string   // of the server
+	gates []string // addresses of the gateways
+	conn  *nats.Conn
+	js    jetstream.JetStream
+	ctx   context.Context
+	stop  context.CancelFunc
+	wg    sync.WaitGroup
+	fail  chan error
 }
 
 // binaries are the commands under test and the server, as files.
@@ -205,7 +207,7 @@ func (f *Fleet) Close() {
 // All are the processes of the fleet.
 func (f *Fleet) All() []*Process {
 	out := append([]*Process{f.NATS}, f.Executors...)
-	return append(out, f.Reconcilers...)
+	return append(append(out, f.Reconcilers...), f.Gateways...)
 }
 
 func freePort() (string, error) {

@@ -32,6 +32,8 @@ type Plan struct {
 	sent     []run.Job // in their order
 	reopened bool      // the store has lost some of it
 	next     int       // the next job to publish
+	key      string    // of a call through a gateway
+	heard    heard     // by the agent that made it
 	waits    bool      // for the outcome of the last job's step
 	Accepted time.Time
 	Ended    time.Time
@@ -41,7 +43,7 @@ var shapes = []struct {
 	name   string
 	weight int
 }{
-	{"single write", 34}, {"read, write, read", 22}, {"parallel writes", 14}, {"open run", 20}, {tightBudget, 5}, {shortTime, 5},
+	{"single write", 24}, {gatewayCall, 10}, {"read, write, read", 22}, {"parallel writes", 14}, {"open run", 20}, {tightBudget, 5}, {shortTime, 5},
 }
 
 // Runs that a budget may end.
@@ -62,6 +64,9 @@ func drawPlan(r *rand.Rand, n int) *Plan {
 			p.Shape = s.name
 			break
 		}
+	}
+	if p.Shape == gatewayCall {
+		return drawCall(n, drawWrite(r))
 	}
 	write := func(step string) run.JobStep {
 		return run.JobStep{Step: step, Tool: drawWrite(r), Args: json.RawMessage(`{"amount":1}`)}
@@ -119,6 +124,7 @@ type Publisher struct {
 	mu      sync.Mutex
 	plans   map[run.ID]*Plan
 	open    int
+	agents  int // that have no answer yet
 	held    bool
 	jobs    int // accepted by the stream
 	twice   int // published again although accepted, or because the acknowledgement did not come
@@ -176,7 +182,7 @@ func (p *Publisher) begin(ctx context.Context, plan *Plan, again bool) {
 func (p *Publisher) Unfinished() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.open
+	return p.open + p.agents
 }
 
 // Plans are all runs that were begun, by name.
@@ -205,6 +211,19 @@ func (p *Publisher) advance(ctx context.Context, plan *Plan, again bool, waive .
 	}
 	plan.waits = true
 	plan.sent = append(plan.sent, job)
+	if plan.Shape == gatewayCall {
+		p.agents++
+		random := rand.New(rand.NewPCG(p.random.Uint64(), 3))
+		p.mu.Unlock()
+		go func() {
+			h := p.fleet.agent(p.fleet.ctx, plan, random)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			plan.heard = h
+			p.agents--
+		}()
+		return
+	}
 	p.mu.Unlock()
 	go func() {
 		p.publish(ctx, plan, job)
@@ -285,6 +304,9 @@ func (p *Publisher) Heard(ctx context.Context, id run.ID, o *envelope.Outcome) {
 	if plan == nil {
 		p.mu.Unlock()
 		return
+	}
+	if plan.Accepted.IsZero() {
+		plan.Accepted = time.Now() // by a gateway, which is not asked when
 	}
 	if o.Scope == envelope.RunScope {
 		if plan.Ended.IsZero() {

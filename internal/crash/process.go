@@ -23,6 +23,7 @@ const (
 	Executor   Role = "executor"
 	Reconciler Role = "reconciler"
 	Server     Role = "nats-server"
+	Gateway    Role = "gateway"
 )
 
 // Process is one member of the fleet: it is started again, with the same arguments, whenever it has ended.

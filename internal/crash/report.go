@@ -39,6 +39,7 @@ func (o *Result) rows() [][2]string {
 		{"– executors, journal kept", f(KillExecutor)},
 		{"– executors, journal lost", f(LoseJournal)},
 		{"– reconcilers", f(KillReconciler)},
+		{"– gateways", f(KillGateway)},
 		{"– NATS, restarted on its store", f(KillNATS)},
 		{"– NATS, an older copy of its store put back", f(RestoreNATS)},
 		{"executors paused past their lease (SIGSTOP)", f(PauseExecutor)},

@@ -70,6 +70,9 @@ func crash(ctx context.Context, bin binaries, opt Options) (*Result, error) {
 	if err := f.start(4, 2); err != nil {
 		return nil, err
 	}
+	if err := f.startGateways(2); err != nil {
+		return nil, err
+	}
 	pub := newPublisher(f, opt.Seed, opt.Busy)
 	results := newResults()
 	fctx, endFollow := context.WithCancel(ctx)
