@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,6 +20,10 @@ import (
 
 	"github.com/agentrun/executor/internal/app"
 	"github.com/agentrun/executor/internal/bus/bustest"
+	"github.com/agentrun/executor/internal/gateway"
+	"github.com/agentrun/executor/pkg/client"
+	"github.com/agentrun/executor/pkg/connector"
+	"github.com/agentrun/executor/pkg/envelope"
 )
 
 // gate starts a gateway on the stack and returns its address.
@@ -475,5 +480,66 @@ func TestGatewayBadInput(t *testing.T) {
 	}
 	if n := s.count("POST /pay"); n != 0 || jobs("") != 0 {
 		t.Errorf("%d calls, %d jobs of bad input", n, jobs(""))
+	}
+}
+
+// A call without a key that is begun before midnight is joined after it, and is a new one once it has its last word.
+func TestGatewayOverMidnight(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	hold, begun := make(chan struct{}), make(chan struct{}, 10)
+	s.answer(func(*http.Request, string, int) (int, string) {
+		begun <- struct{}{}
+		<-hold
+		return 200, `{"id":"x1"}`
+	})
+	release := sync.OnceFunc(func() { close(hold) })
+	t.Cleanup(release)
+	s.executor("e1")
+	s.reconciler("r1")
+	pay, err := connector.Func("pay", envelope.Write, func(context.Context, *connector.Call) (json.RawMessage, error) { return nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := connector.NewRegistry(pay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publisher, err := client.New(s.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(now string, within time.Duration) *gateway.Gateway {
+		clock, err := time.Parse(time.RFC3339, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return gateway.New(gateway.Config{
+			Client: publisher, Tools: func() *connector.Registry { return tools }, Within: within, Log: slog.New(slog.DiscardHandler),
+			Now: func() time.Time { return clock },
+		})
+	}
+	call := func(g *gateway.Gateway) *gateway.Answer {
+		c, bad := gateway.ReadCall(&gateway.Caller{Tenant: "acme", Actor: "agent:support"}, "pay", json.RawMessage(`{"n":1}`), nil)
+		if bad != nil {
+			t.Fatal(bad)
+		}
+		return g.Call(t.Context(), pay, c, nil)
+	}
+	before := make(chan *gateway.Answer, 1)
+	go func() { before <- call(at("2026-12-03T23:59:59Z", 20*time.Second)) }()
+	<-begun
+	after := call(at("2026-12-04T00:00:01Z", time.Second))
+	release()
+	first := <-before
+	if first.IsError || after.Place != first.Place || after.State != "not_known_yet" {
+		t.Errorf("before midnight %+v, after it %+v", first, after)
+	}
+	bustest.Eventually(t, "the run has its end", func() bool {
+		known, err := publisher.Look(t.Context(), "acme", first.Place.Run)
+		return err == nil && known.Run != nil
+	})
+	if next := call(at("2026-12-04T00:00:02Z", 20*time.Second)); next.IsError || next.Place == first.Place || s.count("POST /pay") != 2 {
+		t.Errorf("after it was done the same call came to %+v, %d payments", next, s.count("POST /pay"))
 	}
 }

@@ -49,6 +49,8 @@ func (o *Result) rows() [][2]string {
 		{"connections whose NATS replies were lost", f(Deafen)},
 		{"processes that ended by themselves", f(OwnEnd)},
 		{"runs", n(o.Runs)},
+		{"– by calls through a gateway", n(o.Calls)},
+		{"– – how often their agents called", n(o.Tries)},
 		{"jobs acknowledged by the stream", n(o.Jobs)},
 		{"requests at the provider", n(o.Requests)},
 		{"– by programs (command tools)", n(o.Commands)},

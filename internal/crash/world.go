@@ -40,6 +40,8 @@ type Result struct {
 	Deaths    int
 	Runs      int
 	Jobs      int
+	Calls     int // runs that agents made through a gateway
+	Tries     int // how often they called
 	Repeated  int // publishes beyond the first of a job
 	Requests  int
 	Lookups   int
@@ -148,6 +150,12 @@ func (o *Result) fill(f *Fleet, pub *Publisher, results *Results, j *judge, deat
 	o.Commands, o.Orphaned = f.Provider.Commands(), deaths.commands
 	o.Runs = len(pub.Plans())
 	o.Jobs, o.Repeated = pub.jobs, pub.twice
+	for _, p := range pub.Plans() {
+		if p.Shape == gatewayCall {
+			o.Calls++
+			o.Tries += p.heard.tries
+		}
+	}
 	o.Recovered = deaths.recoveries(results)
 	o.Verified = verifications(pub.Plans(), results)
 	seen := map[run.ID]bool{}
