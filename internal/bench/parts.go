@@ -32,7 +32,7 @@ type parts struct {
 }
 
 // The parts by name, in the order in which they run; the table is first.
-var partNames = []string{"table", "fleet", "idle", "waiting", "restart", "retries", "large"}
+var partNames = []string{"table", "fleet", "idle", "waiting", "restart", "retries", "large", "gateway"}
 
 // chosen are the names of -only, in order; all of them if it is empty.
 func chosen(only string) ([]string, error) {
@@ -50,7 +50,7 @@ func chosen(only string) ([]string, error) {
 
 // run measures the parts of that name.
 func (b *parts) run(names []string) (err error) {
-	do := map[string]func() error{"fleet": b.fleetPart, "idle": b.idlePart, "waiting": b.waitingPart, "restart": b.restartPart, "retries": b.retriesPart, "large": b.largePart}
+	do := map[string]func() error{"fleet": b.fleetPart, "idle": b.idlePart, "waiting": b.waitingPart, "restart": b.restartPart, "retries": b.retriesPart, "large": b.largePart, "gateway": b.gatewayPart}
 	if !slices.ContainsFunc(names, func(n string) bool { return do[n] != nil }) {
 		return nil
 	}
