@@ -373,3 +373,24 @@ func TestDue(t *testing.T) {
 		t.Error("unknown under a lease")
 	}
 }
+
+// A write that waits to be sent again is not sent once the end is decided: it goes to a person in the same event, whatever
+// decided. Nothing would come by later to do it.
+func TestAResendEndsWithTheDecision(t *testing.T) {
+	for what, decide := range map[string]func(*driver){
+		"another step": func(d *driver) { d.reply("d2", fails(envelope.CodeUpstreamRejectedInput, envelope.Write)) },
+		"a person":     func(d *driver) { d.cancel(); d.reply("d2", ok("{}")) },
+		"the deadline": func(d *driver) { d.expire(); d.reply("d2", ok("{}")) },
+	} {
+		d := create(t, job(`"parallel":true`, step("a", "keyed", "{}"), step("b", "write", "{}")))
+		d.begin("a")
+		d.begin("b")
+		d.reply("d1", silent())
+		d.state("a", run.Unknown)
+		decide(d)
+		if s := d.r.Step("a"); s.State != run.NeedsHuman || s.Fail.Row.CommitState != envelope.Unknown {
+			t.Errorf("%s decides: the step is %s", what, s.State)
+		}
+		d.ended(envelope.NeedsHuman, envelope.CodeVerificationUnavailable, "a")
+	}
+}

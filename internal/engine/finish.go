@@ -85,6 +85,9 @@ func (r *Run) conclude(now run.Time) {
 			r.decide(Decision{Why: ByStep, Step: s.Name, At: now})
 		}
 	}
+	if r.Decided != nil {
+		r.endResends(now)
+	}
 	if r.active() {
 		return
 	}
@@ -93,6 +96,16 @@ func (r *Run) conclude(now run.Time) {
 		r.finish(now)
 	case !r.More && r.allDone():
 		r.end(End{Outcome: envelope.OK, At: now})
+	}
+}
+
+// endResends hands the unknown writes to a person that wait to be sent again: nothing is sent once the end is decided, and
+// nothing else would ever settle them.
+func (r *Run) endResends(now run.Time) {
+	for _, s := range r.Steps {
+		if s.State == run.Unknown && s.Doubt.Resend {
+			r.unverifiable(s, s.Doubt.Row.Code, now)
+		}
 	}
 }
 
