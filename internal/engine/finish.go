@@ -100,7 +100,7 @@ func (r *Run) conclude(now run.Time) {
 }
 
 // endResends hands the unknown writes to a person that wait to be sent again: nothing is sent once the end is decided, and
-// nothing else would ever settle them.
+// nothing else comes by to settle them soon.
 func (r *Run) endResends(now run.Time) {
 	for _, s := range r.Steps {
 		if s.State == run.Unknown && s.Doubt.Resend {
