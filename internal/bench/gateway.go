@@ -122,9 +122,6 @@ func (b *parts) gatewayWait(g *process, url string) error {
 	before := g.memory("VmRSS")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer cancel()
 	heard := make(chan struct{}, 4*gatewayWaiting)
 	client := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
@@ -137,7 +134,12 @@ func (b *parts) gatewayWait(g *process, url string) error {
 	if err != nil {
 		return err
 	}
-	defer s.Close()
+	var all sync.WaitGroup
+	defer func() { // the calls first: a session is closed when none is in flight
+		cancel()
+		all.Wait()
+		_ = s.Close()
+	}()
 	for i := range gatewayWaiting {
 		all.Go(func() {
 			p := &mcp.CallToolParams{Name: "later", Arguments: map[string]any{"seconds": 86400}, Meta: mcp.Meta{"progressToken": fmt.Sprint(i)}}
