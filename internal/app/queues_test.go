@@ -108,7 +108,11 @@ func TestAJobInNoQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	data := []byte(`{"schema":"agentrun.job/v1"}`)
-	tenants := map[string]string{"agentrun.jobs.no!queue.acme.r": "acme", "agentrun.jobs.no!queue.ac!me.r": "_invalid", "agentrun.jobs.ümlaut.acme": "acme"}
+	other, err := s.js.Publish(t.Context(), "agentrun.jobs.nobody.acme.r", []byte(`{"schema":"agentrun.job/v1","steps":[]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenants := map[string]string{"agentrun.jobs.*.acme.r": "acme", "agentrun.jobs.*.acme.>": "acme", "agentrun.jobs.no!queue.acme.r": "acme", "agentrun.jobs.no!queue.ac!me.r": "_invalid", "agentrun.jobs.ümlaut.acme": "acme"}
 	for subject := range tenants {
 		for range 2 {
 			if _, err := s.js.Publish(t.Context(), subject, data); err != nil {
@@ -130,6 +134,6 @@ func TestAJobInNoQueue(t *testing.T) {
 			return false
 		}
 		info, err := stream.Info(t.Context())
-		return err == nil && info.State.Msgs == 0
+		return err == nil && info.State.Msgs == 1 && info.State.FirstSeq == other.Sequence
 	})
 }

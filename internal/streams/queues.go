@@ -204,11 +204,15 @@ func (c *Conn) drawStrays(ctx context.Context, d *Depths, rest int64, f bus.Fact
 	return nil
 }
 
-// JobOn is the first job on a subject; port.ErrNotFound if there is none.
+// JobOn is the first job on exactly this subject; port.ErrNotFound if there is none. A subject may hold what the server takes
+// for a wildcard when it is asked for it: what lies on other subjects is passed over.
 func (c *Conn) JobOn(ctx context.Context, subject string) (engine.Message, error) {
-	m, err := c.DirectGet(ctx, topology.JobsStream, 1, subject)
-	if err != nil {
-		return engine.Message{}, fmt.Errorf("streams: job on %s: %w", subject, err)
+	m := &bus.Stored{}
+	for m.Subject != subject {
+		var err error
+		if m, err = c.DirectGet(ctx, topology.JobsStream, m.Seq+1, subject); err != nil {
+			return engine.Message{}, fmt.Errorf("streams: job on %s: %w", subject, err)
+		}
 	}
 	return bus.MessageOf(topology.ParseQueueSubject(topology.Jobs, subject).Queue, m.Seq, m.Time, m.Header, m.Data), nil
 }
