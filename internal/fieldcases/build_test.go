@@ -68,7 +68,7 @@ func previousBuild(t *testing.T) (b build, why string) {
 // once when the object is made and never again, so that one that was lost stays lost.
 var nextChanges = []struct{ file, from, to string }{
 	{"internal/engine/record.go", "\tQueue    string `json:\"queue\"`\n", "\tQueue    string `json:\"queue\"`\n\tRegion   string `json:\"region,omitempty\"`\n"},
-	{"internal/engine/record.go", "\tDigest   string          `json:\"digest\"`", "\tLane     *NextLane       `json:\"lane,omitempty\"`\n\tDigest   string          `json:\"digest\"`"},
+	{"internal/engine/record.go", "\tDigest   string           `json:\"digest\"`", "\tLane     *NextLane        `json:\"lane,omitempty\"`\n\tDigest   string           `json:\"digest\"`"},
 	{"internal/engine/record.go", "// JobRef remembers", "// NextLane is an object that only the next version knows.\ntype NextLane struct {\n\tName string `json:\"name\"`\n}\n\n// JobRef remembers"},
 	{"internal/engine/record.go", "\tReason      string               `json:\"reason,omitempty\"`", "\tZone        string               `json:\"zone,omitempty\"`\n\tReason      string               `json:\"reason,omitempty\"`"},
 	{"internal/engine/record.go", "func (r *Run) note(e Event) {\n", "func (r *Run) note(e Event) {\n\te.Zone = \"z1\"\n"},
