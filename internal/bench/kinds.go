@@ -137,7 +137,7 @@ func (b *bench) startFloor() working {
 			_, err = b.conn.Save(ctx, d.ID, writes.end, writes.endHead, seq)
 		}
 		if err == nil {
-			_, err = b.conn.Append(ctx, []port.Outgoing{
+			_, err = b.conn.Append(ctx, b.conn.Server(), []port.Outgoing{
 				{Outcome: &envelope.Outcome{Tenant: d.ID.Tenant, RunID: d.ID.Run, Scope: envelope.StepScope, N: 1}, First: seq, Data: writes.stepOutcome},
 				{Outcome: &envelope.Outcome{Tenant: d.ID.Tenant, RunID: d.ID.Run, Scope: envelope.RunScope, N: 1}, First: seq, Data: writes.outcome},
 			})

@@ -83,7 +83,7 @@ func BenchmarkAppend(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			id := streamstest.RunID(n.next())
-			_, err := c.Append(ctx, []port.Outgoing{
+			_, err := c.Append(ctx, c.Server(), []port.Outgoing{
 				{Outcome: which(id, envelope.StepScope, 1), First: 1, Data: body},
 				{Outcome: which(id, envelope.RunScope, 1), First: 1, Data: body},
 			})

@@ -142,7 +142,10 @@ func TestWritesSurviveARestartInTheMiddle(t *testing.T) {
 					Data: fmt.Appendf(nil, "%d", n),
 				}
 				msgs := []port.Outgoing{out}
-				seqs, err := c.Append(ctx, msgs)
+				seqs, err := c.Append(ctx, c.Server(), msgs)
+				for errors.Is(err, port.ErrConflict) { // started anew meanwhile
+					seqs, err = c.Append(ctx, c.Server(), msgs)
+				}
 				if err != nil || seqs[0] == 0 || !msgs[0].New {
 					t.Errorf("writer %d, outcome %d: %v, stored by it: %v", w, n, err, msgs[0].New)
 					return

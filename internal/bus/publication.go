@@ -36,6 +36,9 @@ const (
 	pauseMax = 250 * time.Millisecond
 )
 
+// errAnotherServer: what is to be written follows from what another process of the server has shown.
+var errAnotherServer = fmt.Errorf("%w: the server was started anew, or is another, since the record was read", port.ErrConflict)
+
 // publication is one message on its way: it is sent again, always under the same reply subject, until it is answered.
 // Whoever publishes must make sure that a second copy does nothing: all writes here are compare-and-set.
 type publication struct {
@@ -47,6 +50,8 @@ type publication struct {
 	// unsettled: a copy was handed to the connection and may be stored although no answer to it is known.
 	unsettled bool
 	question  bool // nothing is stored
+	bound     bool // it goes to one process of the server only:
+	server    string
 	answered  bool // the server has said what became of it
 	fatal     error
 }
@@ -54,6 +59,11 @@ type publication struct {
 // publish sends msg for the first time. The caller awaits and closes the publication.
 func (c *Conn) publish(msg *nats.Msg) *publication {
 	return (&publication{conn: c, msg: msg, began: time.Now()}).start()
+}
+
+// publishTo is publish to one process of the server: port.ErrConflict as soon as another is connected.
+func (c *Conn) publishTo(server string, msg *nats.Msg) *publication {
+	return (&publication{conn: c, msg: msg, began: time.Now(), bound: true, server: server}).start()
 }
 
 // ask sends a request of the JetStream API, for example DIRECT.GET.AGENTRUN_RUNS. The caller awaits and closes the publication.
@@ -105,6 +115,18 @@ func (p *publication) send() {
 	p.attempts++
 	p.answered = false
 	p.call.sending(time.Now())
+	if p.bound {
+		switch p.conn.Server() {
+		case p.server:
+		case "":
+			p.call.lose(time.Time{})
+			return
+		default:
+			p.fatal = errAnotherServer
+			p.call.wake()
+			return
+		}
+	}
 	switch err := p.conn.nc.PublishMsg(p.msg); {
 	case err == nil:
 		p.unsettled = true

@@ -57,7 +57,7 @@ func TestManyAppendersOfTheSameOutcomes(t *testing.T) {
 				for n := 1; n <= outcomes; n++ {
 					out := port.Outgoing{Outcome: which(streamstest.RunID(1), envelope.StepScope, n), First: 5, Data: fmt.Appendf(nil, "%d", n)}
 					msgs := []port.Outgoing{out}
-					seqs, err := c.Append(ctx, msgs)
+					seqs, err := c.Append(ctx, c.Server(), msgs)
 					if msgs[0].New {
 						stored.Add(1)
 					}
@@ -88,7 +88,7 @@ func TestAppendWithLostAcknowledgements(t *testing.T) {
 	c := streamstest.SetUp(t, proxy.URL, streams.Config{})
 	drop, lost := losing(3, topology.ResultsStream)
 	proxy.Drop(drop)
-	seqs, err := c.Append(streamstest.Deadline(t), []port.Outgoing{
+	seqs, err := c.Append(streamstest.Deadline(t), c.Server(), []port.Outgoing{
 		{Outcome: which(streamstest.RunID(1), envelope.StepScope, 1), First: 5, Data: []byte("a")},
 		{Outcome: which(streamstest.RunID(1), envelope.StepScope, 2), First: 5, Data: []byte("b")},
 		{Outcome: which(streamstest.RunID(1), envelope.RunScope, 1), First: 5, Data: []byte("end")},
@@ -123,7 +123,7 @@ func TestWritesSurviveTheLossOfALeader(t *testing.T) {
 					t.Errorf("writer %d, write %d: %v", w, n, err)
 					return
 				}
-				seqs, err := c.Append(ctx, []port.Outgoing{{
+				seqs, err := c.Append(ctx, c.Server(), []port.Outgoing{{
 					Outcome: which(streamstest.RunID(w), envelope.StepScope, n), First: 1, Last: last, PublishedBefore: n > 1, Data: []byte("x"),
 				}})
 				if err != nil {

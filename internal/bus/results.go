@@ -30,10 +30,11 @@ const (
 //
 // seqs has the sequence of each; 0 for one that a message with a higher N has already passed, and for those that did
 // not get that far when err is not nil. Publishing again what is there changes nothing and returns its sequence.
-// Errors: ErrGap (the subject's last message is older than N-1: publish the earlier ones first; the others may have
-// been published), ErrTooLarge, port.ErrFull, *Refusal, and ErrUnsettled with the context's error. Those sent but not
-// named in seqs may be in the stream.
-func (c *Conn) Append(ctx context.Context, out []port.Outgoing) (seqs []uint64, err error) {
+// They are sent to one process of the server alone. Errors: port.ErrConflict (another is connected), ErrGap (the last
+// message of the subject is older than N-1: publish the earlier ones first; the others may have been published),
+// ErrTooLarge, port.ErrFull, *Refusal, and ErrUnsettled with the context's error. Those sent but not named in seqs may be
+// in the stream.
+func (c *Conn) Append(ctx context.Context, server string, out []port.Outgoing) (seqs []uint64, err error) {
 	seqs = make([]uint64, len(out))
 	for i := range out {
 		if !topology.LiteralRun(out[i].Run()) {
@@ -53,7 +54,7 @@ func (c *Conn) Append(ctx context.Context, out []port.Outgoing) (seqs []uint64, 
 				// Expecting nothing would pass on an empty subject, which here is a gap.
 				expect = noSequence
 			}
-			pubs = append(pubs, c.publish(outcomeMessage(&out[i], expect)))
+			pubs = append(pubs, c.publishTo(server, outcomeMessage(&out[i], expect)))
 		}
 		for i, p := range pubs {
 			o := &out[start+i]
@@ -108,6 +109,9 @@ func outcomeMessage(o *port.Outgoing, expect uint64) *nats.Msg {
 func (c *Conn) confirm(ctx context.Context, o *port.Outgoing, p *publication) (at uint64, stored bool, err error) {
 	for {
 		seq, refused, err := p.stored(ctx)
+		if errors.Is(err, port.ErrConflict) && p.unsettled {
+			return c.landed(ctx, o, p, err)
+		}
 		if err != nil {
 			return 0, false, err
 		}
@@ -146,6 +150,18 @@ func (c *Conn) confirm(ctx context.Context, o *port.Outgoing, p *publication) (a
 		p.msg.Header[headerExpect] = []string{expect}
 		p.renew()
 	}
+}
+
+// landed looks whether the outcome was stored before the server was another; if not, err says so.
+func (c *Conn) landed(ctx context.Context, o *port.Outgoing, p *publication, err error) (at uint64, stored bool, _ error) {
+	last, publication, lost := c.lastOutcome(ctx, o.Run(), o.Scope)
+	switch {
+	case lost == nil && publication == p.msg.Header[headerPublication][0]:
+		return last.Seq, true, nil
+	case lost != nil && !errors.Is(lost, port.ErrNotFound):
+		return 0, false, p.abandoned(lost)
+	}
+	return 0, false, err
 }
 
 // LastOutcome is port.Store's.

@@ -78,31 +78,31 @@ func TestResultsAreNumbered(t *testing.T) {
 			return port.Outgoing{Outcome: which(id, envelope.StepScope, n), First: first, Data: []byte(data)}
 		}
 		end := port.Outgoing{Outcome: which(id, envelope.RunScope, 1), First: 7, Data: []byte("end")}
-		seqs, err := c.Append(ctx, []port.Outgoing{o(1, 7, "a"), o(2, 7, "b"), end})
+		seqs, err := c.Append(ctx, c.Server(), []port.Outgoing{o(1, 7, "a"), o(2, 7, "b"), end})
 		if err != nil || len(seqs) != 3 || seqs[0] == 0 || seqs[1] <= seqs[0] || seqs[2] == 0 {
 			t.Fatalf("fresh: %v %v", seqs, err)
 		}
-		again, err := c.Append(ctx, []port.Outgoing{o(2, 7, "b"), end})
+		again, err := c.Append(ctx, c.Server(), []port.Outgoing{o(2, 7, "b"), end})
 		if err != nil || again[0] != seqs[1] || again[1] != seqs[2] {
 			t.Fatalf("repeated: %v %v, was %v", again, err, seqs)
 		}
-		if passed, err := c.Append(ctx, []port.Outgoing{o(1, 7, "a")}); err != nil || passed[0] != 0 {
+		if passed, err := c.Append(ctx, c.Server(), []port.Outgoing{o(1, 7, "a")}); err != nil || passed[0] != 0 {
 			t.Fatalf("passed by a higher one: %v %v", passed, err)
 		}
-		if _, err := c.Append(ctx, []port.Outgoing{o(4, 7, "d")}); !errors.Is(err, bus.ErrGap) {
+		if _, err := c.Append(ctx, c.Server(), []port.Outgoing{o(4, 7, "d")}); !errors.Is(err, bus.ErrGap) {
 			t.Fatalf("gap: %v", err)
 		}
-		if next, err := c.Append(ctx, []port.Outgoing{o(3, 7, "c")}); err != nil || next[0] <= seqs[2] {
+		if next, err := c.Append(ctx, c.Server(), []port.Outgoing{o(3, 7, "c")}); err != nil || next[0] <= seqs[2] {
 			t.Fatalf("next, last unknown: %v %v", next, err)
 		}
-		if _, err := c.Append(ctx, []port.Outgoing{o(2, 900, "second run")}); !errors.Is(err, bus.ErrGap) {
+		if _, err := c.Append(ctx, c.Server(), []port.Outgoing{o(2, 900, "second run")}); !errors.Is(err, bus.ErrGap) {
 			t.Fatalf("another run's messages count as none: %v", err)
 		}
-		if seqs, err := c.Append(ctx, []port.Outgoing{o(1, 900, "second run")}); err != nil || seqs[0] == 0 {
+		if seqs, err := c.Append(ctx, c.Server(), []port.Outgoing{o(1, 900, "second run")}); err != nil || seqs[0] == 0 {
 			t.Fatalf("a new run of the same name: %v %v", seqs, err)
 		}
 		expired := port.Outgoing{Outcome: which(streamstest.RunID(2), envelope.StepScope, 5), First: 8, Last: 3, PublishedBefore: true}
-		if seqs, err := c.Append(ctx, []port.Outgoing{expired}); err != nil || seqs[0] == 0 {
+		if seqs, err := c.Append(ctx, c.Server(), []port.Outgoing{expired}); err != nil || seqs[0] == 0 {
 			t.Fatalf("expired: %v %v", seqs, err)
 		}
 		last, err := c.LastOutcome(ctx, streamstest.RunID(2), envelope.StepScope)
@@ -110,7 +110,7 @@ func TestResultsAreNumbered(t *testing.T) {
 			t.Fatalf("last: %+v %v", last, err)
 		}
 		unpublished := port.Outgoing{Outcome: which(streamstest.RunID(3), envelope.StepScope, 2), First: 8}
-		if _, err := c.Append(ctx, []port.Outgoing{unpublished}); !errors.Is(err, bus.ErrGap) {
+		if _, err := c.Append(ctx, c.Server(), []port.Outgoing{unpublished}); !errors.Is(err, bus.ErrGap) {
 			t.Fatalf("never published: %v", err)
 		}
 	})

@@ -131,7 +131,7 @@ func TestNamesThatAreNoIdentifiersReachNoSubject(t *testing.T) {
 	for _, id := range []run.ID{{Tenant: "*", Run: "run_1"}, {Tenant: "acme", Run: ">"}, {Tenant: "acme", Run: "a b"}, {Tenant: "acme"}, {Tenant: "a.b", Run: "c"}} {
 		_, saved := c.Save(ctx, id, nil, port.Header{}, 0)
 		_, loaded := c.Load(ctx, id)
-		_, appended := c.Append(ctx, []port.Outgoing{{Outcome: which(id, envelope.RunScope, 1)}})
+		_, appended := c.Append(ctx, c.Server(), []port.Outgoing{{Outcome: which(id, envelope.RunScope, 1)}})
 		_, found := c.FindJob(ctx, id)
 		_, woken := c.Wake(ctx, "default", id)
 		_, put := c.PutLetter(ctx, id, "o", nil, "l", 0)

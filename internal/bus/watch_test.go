@@ -149,7 +149,7 @@ func TestWatchOutcomesAndLetters(t *testing.T) {
 			{Outcome: which(streamstest.RunID(1), envelope.StepScope, 1), First: 9, Data: []byte("step")},
 			{Outcome: which(streamstest.RunID(1), envelope.RunScope, 1), First: 9, Data: []byte("run"), Traceparent: "00-a-b-01"},
 		}
-		if _, err := c.Append(ctx, batch); err != nil {
+		if _, err := c.Append(ctx, c.Server(), batch); err != nil {
 			t.Fatal(err)
 		}
 		if got := streamstest.Receive(t, "the run's outcome", outcomes); got.ID != streamstest.RunID(1) || got.Scope != envelope.RunScope || got.N != 1 || got.First != 9 {

@@ -16,10 +16,14 @@ type Store interface {
 	// Save is a compare-and-set on the revision (0: there must be none): an error is not an answer, so the same bytes are
 	// sent again until they are known to be stored or refused. ErrConflict, ErrFull, ErrRefused.
 	Save(ctx context.Context, id run.ID, data []byte, h Header, expect uint64) (uint64, error)
+	// Server names the process of the server that is connected now; empty while there is none. One that is started anew has
+	// another name, and perhaps an older copy of what was stored.
+	Server() string
 	// Append publishes outcomes, sent together in order, and waits for all; publishing again what is there changes
 	// nothing. The result has the sequence of each, 0 where a later one has passed it; New is set in out, also of those
-	// that were stored before an error.
-	Append(ctx context.Context, out []Outgoing) ([]uint64, error)
+	// that were stored before an error. Outcomes follow from a record: server is what Server has said before that was read
+	// or stored, and they are sent to no other. ErrConflict if another is connected: read the record again.
+	Append(ctx context.Context, server string, out []Outgoing) ([]uint64, error)
 	// LastOutcome reads the last outcome of a result subject. ErrNotFound if there is none.
 	LastOutcome(ctx context.Context, id run.ID, scope envelope.Scope) (Outcome, error)
 	// ReadOutcome reads an outcome by its sequence. ErrNotFound if it has expired.

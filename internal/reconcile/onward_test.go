@@ -115,6 +115,8 @@ func (anyTool) Tool(name string) (*run.Tool, bool) {
 // saving stores whatever comes.
 type saving struct{ port.Store }
 
+func (saving) Server() string { return "" }
+
 func (saving) Save(context.Context, run.ID, []byte, port.Header, uint64) (uint64, error) {
 	return 2, nil
 }

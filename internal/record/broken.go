@@ -15,6 +15,7 @@ import (
 // first, as long as large results are. owner is that of the letter which was open, "" for none. port.ErrNotFound, engine.ErrWhole.
 func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (h *Handle, owner string, err error) {
 	for {
+		server := rs.Store.Server()
 		st, err := rs.Store.Load(ctx, id)
 		if err != nil {
 			return nil, "", err
@@ -57,7 +58,7 @@ func (rs *Records) SetAside(ctx context.Context, id run.ID, by, reason string) (
 			return nil, "", err
 		}
 		r.First = first
-		h := &Handle{ID: id, Run: r, Seq: st.Seq}
+		h := &Handle{ID: id, Run: r, Seq: st.Seq, server: server}
 		if err = rs.Save(ctx, h); err == nil {
 			return h, owner, nil
 		}

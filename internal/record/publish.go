@@ -16,7 +16,8 @@ import (
 
 // Publish makes everything known that the record owes: line 8 of the order. The letter goes first and is waited for, since
 // the outcomes speak of it; then the outcomes, together and in order. What is in the stream already changes nothing. The
-// handle's run remembers what is published; its next revision drops it.
+// handle's run remembers what is published; its next revision drops it. What is owed is owed where the record is: after a
+// restart of the server, which may have another record of the run, port.ErrConflict says to load it again.
 func (rs *Records) Publish(ctx context.Context, h *Handle) error {
 	r := h.Run
 	if err := rs.publishAlarms(ctx, r); err != nil {
@@ -52,7 +53,7 @@ func (rs *Records) Publish(ctx context.Context, h *Handle) error {
 			out[i].Last = before.Seq
 		}
 	}
-	seqs, err := rs.Store.Append(ctx, out)
+	seqs, err := rs.Store.Append(ctx, h.server, out)
 	rs.countStored(r, out)
 	if err != nil {
 		return err

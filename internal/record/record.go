@@ -39,6 +39,8 @@ type Handle struct {
 	Seq uint64    // revision; 0: not stored yet
 	At  time.Time // when the revision was stored, where it was read; by the server's clock
 
+	server string // that has shown or stored the revision; see port.Store.Append
+
 	unsure bool // it was read with outcomes owed: they may be in the stream already
 	doubts []doubt
 }
@@ -51,6 +53,7 @@ func (rs *Records) Due() envelope.Time { return envelope.TimeOf(rs.Clock.Lower()
 
 // Load reads a run's record. port.ErrNotFound.
 func (rs *Records) Load(ctx context.Context, id run.ID) (*Handle, error) {
+	server := rs.Store.Server()
 	st, err := rs.Store.Load(ctx, id)
 	if err != nil {
 		return nil, err
@@ -63,7 +66,7 @@ func (rs *Records) Load(ctx context.Context, id run.ID) (*Handle, error) {
 		r.First = st.Seq
 	}
 	r.LimitMessages(rs.messageMax())
-	return &Handle{ID: id, Run: r, Seq: st.Seq, At: st.Time, unsure: len(r.Owed) > 0, doubts: doubtsOf(r)}, nil
+	return &Handle{ID: id, Run: r, Seq: st.Seq, At: st.Time, server: server, unsure: len(r.Owed) > 0, doubts: doubtsOf(r)}, nil
 }
 
 // Save writes the record as the next revision: line 7 of the order. On port.ErrConflict the handle is worthless: load again.
@@ -76,11 +79,12 @@ func (rs *Records) Save(ctx context.Context, h *Handle) error {
 	if err != nil {
 		return err
 	}
+	server := rs.Store.Server()
 	seq, err := rs.Store.Save(ctx, h.ID, data, rs.header(h.Run), h.Seq)
 	if err != nil {
 		return err
 	}
-	h.Seq = seq
+	h.Seq, h.server = seq, server
 	if h.Run.First == 0 {
 		h.Run.First = seq
 	}

@@ -167,17 +167,17 @@ func TestOutcomesAreTheSame(t *testing.T) {
 		}
 		_, err := s.LastOutcome(ctx, id, envelope.StepScope)
 		is(t, "last of nothing", err, port.ErrNotFound)
-		if _, err = s.Append(ctx, []port.Outgoing{step(2, 5, 0, false)}); err == nil {
+		if _, err = s.Append(ctx, s.Server(), []port.Outgoing{step(2, 5, 0, false)}); err == nil {
 			t.Fatal("a gap is let through")
 		}
-		one, err := s.Append(ctx, []port.Outgoing{step(1, 5, 0, false), outcome(id, envelope.RunScope, 1, 5, 0, false)})
+		one, err := s.Append(ctx, s.Server(), []port.Outgoing{step(1, 5, 0, false), outcome(id, envelope.RunScope, 1, 5, 0, false)})
 		is(t, "first", err, nil)
-		again, err := s.Append(ctx, []port.Outgoing{step(1, 5, 0, false)})
+		again, err := s.Append(ctx, s.Server(), []port.Outgoing{step(1, 5, 0, false)})
 		is(t, "the same again", err, nil)
 		equal(t, "its sequence", again, one[:1])
-		two, err := s.Append(ctx, []port.Outgoing{step(2, 5, one[0], true), step(3, 5, 0, true)})
+		two, err := s.Append(ctx, s.Server(), []port.Outgoing{step(2, 5, one[0], true), step(3, 5, 0, true)})
 		is(t, "second and third", err, nil)
-		passed, err := s.Append(ctx, []port.Outgoing{step(1, 5, 0, false)})
+		passed, err := s.Append(ctx, s.Server(), []port.Outgoing{step(1, 5, 0, false)})
 		is(t, "one that was passed", err, nil)
 		equal(t, "its sequence", passed, []uint64{0})
 		last, err := s.LastOutcome(ctx, id, envelope.StepScope)
@@ -188,7 +188,7 @@ func TestOutcomesAreTheSame(t *testing.T) {
 		equal(t, "read", string(data), string(step(3, 5, 0, true).Data))
 		_, err = s.ReadOutcome(ctx, 1<<40)
 		is(t, "read of nothing", err, port.ErrNotFound)
-		if _, err = s.Append(ctx, []port.Outgoing{step(5, 5, 0, true)}); err == nil {
+		if _, err = s.Append(ctx, s.Server(), []port.Outgoing{step(5, 5, 0, true)}); err == nil {
 			t.Fatal("a gap is let through")
 		}
 	})
@@ -296,7 +296,7 @@ func TestWatchesAreTheSame(t *testing.T) {
 			return p.watch.WatchOutcomes(ctx, time.Time{}, fn)
 		})
 		equal(t, "current", outcomes.next(t).Report, port.Current)
-		_, err = s.Append(ctx, []port.Outgoing{outcome(a, envelope.StepScope, 1, a1, 0, false), outcome(a, envelope.RunScope, 1, a1, 0, false)})
+		_, err = s.Append(ctx, s.Server(), []port.Outgoing{outcome(a, envelope.StepScope, 1, a1, 0, false), outcome(a, envelope.RunScope, 1, a1, 0, false)})
 		is(t, "append", err, nil)
 		o := outcomes.next(t)
 		equal(t, "the run's outcome", []any{o.Report, o.ID, o.Scope, o.N, o.First}, []any{port.Stored, a, envelope.RunScope, 1, a1})

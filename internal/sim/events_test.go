@@ -17,7 +17,7 @@ func (p *player) event() {
 	e := p.executors[d.n("who", len(p.executors))]
 	r := p.recons[d.n("whom", len(p.recons))]
 	id := p.wires[d.n("run", len(p.wires))]
-	switch n := d.n("event", 20); {
+	switch n := d.n("event", 21); {
 	case n < 4:
 		p.crash(e, d.chance("lost", 200))
 	case n < 7:
@@ -38,6 +38,8 @@ func (p *player) event() {
 		go p.cancel(id)
 	case n < 16:
 		go p.tell(id)
+	case n < 17:
+		p.startAnew()
 	default:
 		go p.answer(id)
 	}

@@ -45,13 +45,15 @@ func (l link) Save(ctx context.Context, id run.ID, data []byte, h port.Header, e
 	return seq, nil
 }
 
-func (l link) Append(ctx context.Context, out []port.Outgoing) ([]uint64, error) {
+func (l link) Server() string { return l.p.w.serverName() }
+
+func (l link) Append(ctx context.Context, server string, out []port.Outgoing) ([]uint64, error) {
 	out = slices.Clone(out)
 	seqs := make([]uint64, len(out))
 	for i := range out {
 		o := &out[i]
 		err := l.p.do(ctx, "results.append", o.RunID, writes, func() (err error) {
-			seq, err := l.p.w.post(l.p.name, o)
+			seq, err := l.p.w.post(l.p.name, server, o)
 			seqs[i] = seq
 			return err
 		})

@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/agentrun/executor/internal/engine"
@@ -14,6 +15,7 @@ import (
 // server is the fake NATS server: streams with compare-and-set, as internal/bus shows them to the drivers.
 type server struct {
 	w       *world
+	starts  int // how often it was started anew
 	runSeq  uint64
 	runs    map[run.ID]*storedRun
 	fleet   *storedRun
@@ -55,6 +57,24 @@ func (s *server) init(w *world) {
 	s.objects = map[string][]byte{}
 	s.letters, s.alerts, s.moved = map[letterSubject]*port.Letter{}, map[string]int{}, make(chan struct{})
 	s.queue.init(w)
+}
+
+// process names the server's process of now; w.mu is held.
+func (s *server) process() string { return strconv.Itoa(s.starts) }
+
+func (s *server) serverName() string {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	return s.process()
+}
+
+// startAnew is a restart that loses nothing. What a client had in flight may still arrive, as from one that sends it again.
+func (s *server) startAnew() {
+	s.w.mu.Lock()
+	s.starts++
+	s.w.mu.Unlock()
+	s.w.disturb()
+	s.w.say("the server is started anew")
 }
 
 func (s *server) changed() {
@@ -100,9 +120,12 @@ func (s *server) save(who string, id run.ID, data []byte, h port.Header, expect 
 }
 
 // post has the semantics of bus.Conn.Append for one message.
-func (s *server) post(who string, o *port.Outgoing) (uint64, error) {
+func (s *server) post(who, process string, o *port.Outgoing) (uint64, error) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
+	if process != s.process() {
+		return 0, port.ErrConflict
+	}
 	sub := resultSubject{o.Run(), o.Scope}
 	there := s.results[sub]
 	var last port.Outcome

@@ -199,7 +199,7 @@ func TestEveryStreamThatDisappearsIsMadeAgain(t *testing.T) {
 			return err
 		},
 		topology.ResultsStream: func(ctx context.Context) error {
-			_, err := c.Append(ctx, []port.Outgoing{{Outcome: &envelope.Outcome{Tenant: "acme", RunID: "run_1", Scope: envelope.RunScope, N: 1}, First: 1}})
+			_, err := c.Append(ctx, c.Server(), []port.Outgoing{{Outcome: &envelope.Outcome{Tenant: "acme", RunID: "run_1", Scope: envelope.RunScope, N: 1}, First: 1}})
 			return err
 		},
 		topology.LettersStream: func(ctx context.Context) error {

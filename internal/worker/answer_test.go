@@ -181,7 +181,9 @@ func (s benchStore) Save(_ context.Context, id run.ID, data []byte, _ port.Heade
 	return expect + 1, nil
 }
 
-func (s benchStore) Append(_ context.Context, out []port.Outgoing) ([]uint64, error) {
+func (s benchStore) Server() string { return "" }
+
+func (s benchStore) Append(_ context.Context, _ string, out []port.Outgoing) ([]uint64, error) {
 	seqs := make([]uint64, len(out))
 	for i := range out {
 		seqs[i] = uint64(100*len(out[i].Scope) + out[i].N) //nolint:gosec // small

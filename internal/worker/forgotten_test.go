@@ -25,6 +25,8 @@ type emptyStore struct {
 	alerts map[string][]byte
 }
 
+func (s *emptyStore) Server() string { return "" }
+
 func (s *emptyStore) Load(context.Context, run.ID) (port.Record, error) {
 	return port.Record{}, port.ErrNotFound
 }

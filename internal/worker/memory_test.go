@@ -76,7 +76,9 @@ func (w *world) Save(_ context.Context, id run.ID, data []byte, _ port.Header, e
 	return w.seq, nil
 }
 
-func (w *world) Append(_ context.Context, out []port.Outgoing) ([]uint64, error) {
+func (w *world) Server() string { return "" }
+
+func (w *world) Append(_ context.Context, _ string, out []port.Outgoing) ([]uint64, error) {
 	seqs := make([]uint64, len(out))
 	for i := range seqs {
 		seqs[i] = uint64(out[i].N) //nolint:gosec // small

@@ -60,7 +60,7 @@ func (r *refusing) Save(ctx context.Context, id run.ID, data []byte, h port.Head
 	return r.world.Save(ctx, id, data, h, expect)
 }
 
-func (r *refusing) Append(ctx context.Context, out []port.Outgoing) ([]uint64, error) {
+func (r *refusing) Append(ctx context.Context, server string, out []port.Outgoing) ([]uint64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, o := range out {
@@ -68,7 +68,7 @@ func (r *refusing) Append(ctx context.Context, out []port.Outgoing) ([]uint64, e
 			return nil, errors.New("no room")
 		}
 	}
-	return r.world.Append(ctx, out)
+	return r.world.Append(ctx, server, out)
 }
 
 func (r *refusing) room() {

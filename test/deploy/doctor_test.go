@@ -190,7 +190,7 @@ func TestTheDoctorFindsWhatIsWrong(t *testing.T) {
 	if f := found["permissions"]; f.Health != app.Ill || !strings.Contains(f.Found, "agentrun.runs.doctor.doctor") {
 		t.Errorf("%+v", f)
 	}
-	if f := found["queues"]; f.Health != app.Doubtful || !strings.Contains(strings.ToLower(f.Found), "violation") || strings.Contains(found["permissions"].Found, "queues.list") {
+	if f := found["queues"]; f.Health != app.Doubtful || !strings.Contains(f.Found, "no permission") || strings.Contains(found["permissions"].Found, "queues.list") {
 		t.Errorf("who may not ask: %+v", f)
 	}
 	if f := found["executors"]; f.Health != app.Doubtful || !strings.Contains(strings.ToLower(f.Found), "violation") || strings.Contains(found["permissions"].Found, "hint") {
