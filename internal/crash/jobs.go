@@ -272,6 +272,8 @@ func (p *Publisher) Reopen(at time.Time) {
 		if plan.reopened = true; !plan.Ended.IsZero() {
 			plan.Ended = time.Time{}
 			p.open++
+			// It may have ended before its agent had said all: then that goes on from what was sent last.
+			plan.next, plan.waits = min(len(plan.sent), len(plan.Jobs)), true
 		}
 	}
 }
